@@ -10,14 +10,17 @@ SET_UP := pyproject.toml constraints.txt $(LOCK)
 # One more than the two cores that CI has: many tests wait for a process, a disk or a clock.
 PYTEST := pytest -n 3 --dist worksteal --durations=40 --show-capture=no
 
-# Data sets that are not bundled, where the folder is there (see docs/how-to/partition-data.md).
-ifndef SOLERA_DATA
-ifneq ($(wildcard ../shared/data/.),)
-export SOLERA_DATA := $(abspath ../shared/data)
-endif
+# A folder of data sets that are not bundled (see docs/how-to/partition-data.md); `none` leaves out
+# the tests that need one.
+DATA ?= $(or $(SOLERA_DATA),$(wildcard ../shared/data))
+ifeq ($(DATA),none)
+WITHOUT_DATA := and not data
+unexport SOLERA_DATA
+else ifneq ($(DATA),)
+export SOLERA_DATA := $(abspath $(DATA))
 endif
 
-.PHONY: help demo test coverage lint lock docs bench bench-peers clean
+.PHONY: help demo test test-data test-all coverage lint lock docs bench bench-peers clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,9 +30,15 @@ demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo
 	$(BIN)/solera demo
 
 # Programs that tests start would otherwise each compile the package anew.
-test: export PYTHONDONTWRITEBYTECODE =
-test: lint  ## install, check style, types and imports, run all tests
-	$(BIN)/$(PYTEST)
+test test-data test-all: export PYTHONDONTWRITEBYTECODE =
+test: lint  ## install, check style, types and imports, run the tests (DATA=none: without real data)
+	$(BIN)/$(PYTEST) -m 'not slow $(WITHOUT_DATA)'
+
+test-data: $(VENV)/.installed-dev  ## run the tests that need real data, from the folder DATA
+	$(BIN)/$(PYTEST) -m 'data and not slow'
+
+test-all: lint  ## the same as `test`, with what takes minutes
+	$(BIN)/$(PYTEST) -m '(slow or not slow) $(WITHOUT_DATA)'
 
 # Slower than `make test` by half, so that it is a target of its own.
 coverage: $(VENV)/.installed-dev  ## run all tests and print the branches they reach (90 % at least)

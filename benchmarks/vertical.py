@@ -181,7 +181,7 @@ def _compare(model: so.SecureBoost, fed: so.Federation, data: Any, depth: int) -
     from sklearn.metrics import roc_auc_score
 
     positive = np.array(data.class_names)[data.y] == str(model.schema_.classes[1])
-    ours = roc_auc_score(positive, model.predict_proba(fed, "train")[:, 1])
+    ours = roc_auc_score(positive, model.predict_proba(fed, "train").to_numpy()[:, 1])
     joint = so.FedHistGBDT(rounds=ROUNDS, max_depth=depth, l2=1.0, bins=32).fit(data)
     theirs = roc_auc_score(data.y == 1, joint.predict_proba(data.X)[:, 1])
     print(f"AUC {ours:.6f}, of the joined columns {theirs:.6f} (within 0.005)")

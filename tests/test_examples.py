@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 
@@ -24,14 +23,14 @@ NEEDS = {
     "vertical_encrypted": "tenseal",
     "vertical_steps": "torch",
 }
-FILES = {
-    "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
-    "language_model": "sentiment140_20k.csv.gz",
-    "vertical_adult": "adult.csv.gz",
-    "vertical_credit": "german_credit.csv.gz",
-    "vertical_credit2": "credit2.csv.gz",
-    "vertical_encrypted": "german_credit.csv.gz",
-    "vertical_steps": "heart_cleveland.csv.gz",
+DATA = {
+    "carbon_nanotubes_regression": "carbon_nanotubes",
+    "language_model": "sentiment140",
+    "vertical_adult": "adult",
+    "vertical_credit": "german_credit",
+    "vertical_credit2": "credit2",
+    "vertical_encrypted": "german_credit",
+    "vertical_steps": "heart_cleveland",
 }
 SHOWS = {
     "averaging_with_selection": r"at random +0\.\d+ .*\nactive sampling .* 0\.9\d\d +20 ",
@@ -62,7 +61,8 @@ def needs(package):
 
 def marks(example):
     slow = [pytest.mark.slow] if example in SLOW else []
-    return slow + ([needs(NEEDS[example])] if example in NEEDS else [])
+    data = [pytest.mark.data(DATA[example])] if example in DATA else []
+    return slow + data + ([needs(NEEDS[example])] if example in NEEDS else [])
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,7 @@ def marks(example):
     [pytest.param(path, marks=marks(path.stem)) for path in EXAMPLES],
     ids=lambda path: path.stem,
 )
-def test_example_runs(path, tmp_path, request):
-    if path.stem in FILES:
-        request.getfixturevalue("shared_data")
-        if not (Path(os.environ["SOLERA_DATA"]) / FILES[path.stem]).is_file():
-            pytest.skip(f"{FILES[path.stem]} is not in SOLERA_DATA")
+def test_example_runs(path, tmp_path):
     done = run_program(path, folder=tmp_path, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     assert re.search(SHOWS[path.stem], done.stdout), done.stdout

@@ -214,7 +214,7 @@ def test_tasks_have_versions_and_one_owner():
 
 
 def test_hierarchy_folds_at_the_aggregators(fed):
-    fed.topology = so.simulation.Hierarchy(3)
+    fed = so.Federation(fed.engine, topology=so.simulation.Hierarchy(3))
     assert (fed.ask("test.sum").fold(so.aggregations.Sum())["sum"] == X.sum(axis=0)).all()
     assert fed.meter.relayed > 0
     assert len(fed.meter.records) == 1

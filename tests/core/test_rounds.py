@@ -141,7 +141,7 @@ def test_early_stopping_keeps_the_best():
         def on_round(self, learner, round):
             states.append(learner.total_)
 
-    stop = so.callbacks.EarlyStopping("score", patience=2, mode="max")
+    stop = so.callbacks.EarlyStopping("score", patience=2)
     callbacks = [Fake([1, 3, 2, 3, 9, 9, 9, 9]), Keep(), stop]
     model = Remembering(rounds=8).fit(federation(), callbacks=callbacks)
     assert len(model.history_) == 4
@@ -153,7 +153,7 @@ def test_early_stopping_resumes_exactly(tmp_path):
     def callbacks(*more):
         return [
             Fake([5, 4, 4, 4, 3, 3, 3, 3]),
-            so.callbacks.EarlyStopping("score", patience=3),
+            so.callbacks.EarlyStopping("score", patience=3, mode="min"),
             *more,
         ]
 

@@ -132,7 +132,7 @@ def test_frames_that_make_no_sense(pd):
         adapters.from_pandas(frame, target="y")
     with pytest.raises(DataError, match="besides the target"):
         adapters.from_pandas(frame[["x"]], target="x")
-    with pytest.raises(DataError, match="several columns of one name"):
+    with pytest.raises(DataError, match="several columns are called 'x'"):
         adapters.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"]))
 
 

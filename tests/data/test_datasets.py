@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import gzip
 import inspect
-import os
 import socket
 import sys
 from dataclasses import replace
@@ -45,21 +44,9 @@ CARDINALITY = {
 }
 
 
-@pytest.fixture
-def data(monkeypatch):
-    """Points SOLERA_DATA at a folder of real files and forbids downloads."""
-    folder = os.environ.get("SOLERA_DATA") or REPOSITORY.parent / "shared" / "data"
-    if not Path(folder).is_dir():
-        pytest.skip("no folder of real data: set SOLERA_DATA")
-    monkeypatch.setenv("SOLERA_DATA", str(folder))
-    monkeypatch.setenv("SOLERA_OFFLINE", "1")
-
-    def need(file):
-        if not (Path(folder) / file).is_file():
-            pytest.skip(f"{file} is not in SOLERA_DATA")
-        return Path(folder) / file
-
-    return need
+def needed(names):
+    """Parameters of tests that need the set of that name."""
+    return [pytest.param(name, marks=pytest.mark.data(name)) for name in names]
 
 
 @pytest.fixture
@@ -87,9 +74,8 @@ def test_bundled_sets_need_no_file(nowhere, name):
     assert (dataset.source, info.at_hand) == ("scikit-learn", True)
 
 
-@pytest.mark.parametrize("name", [*tables.TABLES])
-def test_tables_have_the_published_counts(data, name):
-    data(f"{name}.csv.gz")
+@pytest.mark.parametrize("name", needed(tables.TABLES))
+def test_tables_have_the_published_counts(name):
     info, dataset = tables.TABLES[name], datasets.load(name)
     X, y = dataset.all
     assert X.shape == (info.rows, info.features)
@@ -106,8 +92,8 @@ def test_tables_have_the_published_counts(data, name):
             assert np.unique(codes).tolist() == list(range(len(feature.categories)))
 
 
-def test_table_cells_are_what_the_file_says(data):
-    data("adult.csv.gz")
+@pytest.mark.data("adult")
+def test_table_cells_are_what_the_file_says():
     adult = datasets.adult()
     row = {
         f.name: f.categories[int(v)] if f.kind == "categorical" else v
@@ -119,9 +105,8 @@ def test_table_cells_are_what_the_file_says(data):
     assert adult.class_names[adult.y[0]] == "<=50K"
 
 
-def test_the_source_s_own_split_is_kept(data):
-    data("adult.csv.gz")
-    data("optdigits.csv.gz")
+@pytest.mark.data("adult", "optdigits")
+def test_the_source_s_own_split_is_kept():
     adult, optdigits = datasets.adult(), datasets.optdigits()
     assert np.bincount(adult.y).tolist() == [24720, 7841]
     assert np.bincount(adult.y_test).tolist() == [12435, 3846]
@@ -131,23 +116,23 @@ def test_the_source_s_own_split_is_kept(data):
     assert np.array_equal(optdigits.y_test, y)
 
 
-def test_several_outputs_are_numbers(data):
-    data("carbon_nanotubes.csv.gz")
+@pytest.mark.data("carbon_nanotubes")
+def test_several_outputs_are_numbers():
     tubes = datasets.carbon_nanotubes()
     assert tubes.all[1].shape == (10721, 3)
     assert (tubes.schema.target, tubes.schema.outputs) == ("numbers", 3)
     assert tubes.class_names == ()
 
 
-def test_identifiers_are_left_out_and_codes_keep_their_order(data):
-    data("credit2.csv.gz")
+@pytest.mark.data("credit2")
+def test_identifiers_are_left_out_and_codes_keep_their_order():
     features = {f.name: f for f in datasets.credit2(test=0).schema.features}
     assert "ID" not in features
     assert features["EDUCATION"].categories == ("0", "1", "2", "3", "4", "5", "6")
 
 
-def test_mnist(data):
-    data("mnist.npz")
+@pytest.mark.data("mnist")
+def test_mnist():
     X, y, X_test, y_test = datasets.mnist()
     assert (X.shape, X.dtype, X_test.shape) == ((60000, 784), np.float32, (10000, 784))
     assert (X.min(), X.max()) == (0, 1)
@@ -156,8 +141,8 @@ def test_mnist(data):
     assert X.mean(dtype=float) * 255 == pytest.approx(33.3184, abs=1e-3)
 
 
-def test_cifar10_says_when_it_is_the_subset(data):
-    data("cifar10_subset.npz")
+@pytest.mark.data("cifar10")
+def test_cifar10_says_when_it_is_the_subset():
     if files.find("cifar10.npz"):
         pytest.skip("the whole of CIFAR-10 is at hand")
     cifar = datasets.cifar10(flat=False)
@@ -170,10 +155,9 @@ def test_cifar10_says_when_it_is_the_subset(data):
     assert (info.rows, info.file) == (11000, "cifar10_subset.npz")
 
 
-@pytest.mark.parametrize("name", [*CARDINALITY, "tmc2007_500"])
-def test_multilabel_sets_have_the_published_counts(data, name):
+@pytest.mark.parametrize("name", needed([*CARDINALITY, "tmc2007_500"]))
+def test_multilabel_sets_have_the_published_counts(name):
     info = multilabel_sets.MULTILABEL[name]
-    data(info.file)
     dataset = datasets.load(name)
     X, y = dataset.all
     assert X.shape == (info.rows, info.features)
@@ -187,24 +171,24 @@ def test_multilabel_sets_have_the_published_counts(data, name):
         assert (X.format, X.dtype) == ("csr", np.float32)
 
 
-def test_tmc_drops_copies_unless_asked(data):
-    data("tmc2007_500.npz")
+@pytest.mark.data("tmc2007_500")
+def test_tmc_drops_copies_unless_asked():
     assert datasets.tmc2007_500(test=0).X.shape[0] == 21519
     X, y = datasets.tmc2007_500(test=0, keep_copies=True).all
     assert X.shape[0] == 28596
     assert y.sum(axis=1).mean() == pytest.approx(2.2196, abs=6e-5)
 
 
-def test_sparse_and_dense_hold_the_same_numbers(data):
-    data("slashdot.npz")
+@pytest.mark.data("slashdot")
+def test_sparse_and_dense_hold_the_same_numbers():
     sparse, dense = datasets.slashdot(seed=3), datasets.slashdot(seed=3, dense=True)
     assert isinstance(dense.X, np.ndarray)
     assert np.array_equal(sparse.X_test.toarray(), dense.X_test)
     assert np.array_equal(sparse.y_test, dense.y_test)
 
 
-def test_a_data_set_unpacks_into_four_and_describes_itself(data):
-    data("ildp.csv.gz")
+@pytest.mark.data("ildp")
+def test_a_data_set_unpacks_into_four_and_describes_itself():
     dataset = datasets.ildp(test=0.2)
     X, y, X_test, y_test = dataset
     assert (len(X), len(y), len(X_test), len(y_test)) == (466, 466, 117, 117)

@@ -133,7 +133,7 @@ def test_without_files(write):
         so.datasets.femnist()
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("shakespeare")
 def test_roles_of_what_is_at_hand():
     data = so.datasets.shakespeare(stride=400)
     assert "shakespeare_tiny" in data.title
@@ -146,7 +146,7 @@ def test_roles_of_what_is_at_hand():
     assert "".join(letters[n] for n in first).startswith("Before we proceed any further")
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("shakespeare")
 def test_windows_that_share_text_are_not_on_both_sides():
     data = so.datasets.shakespeare(stride=40, test=0.3)
     letters = np.array(list(" " + LETTERS))
@@ -156,7 +156,7 @@ def test_windows_that_share_text_are_not_on_both_sides():
     assert told[-20:] not in held
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("sentiment140")
 def test_an_lstm_learns_the_sentiment_of_tweets():
     pytest.importorskip("torch")
     data = so.datasets.sentiment140(tokens=500, length=8, least=3, test=0.4)

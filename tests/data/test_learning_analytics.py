@@ -167,23 +167,19 @@ def test_the_loader_keeps_students_together(tmp_path, monkeypatch):
     assert set(data.groups["course"]) == {"c0", "c1", "c2", "c3"}
 
 
-def need(name):
-    info = next(i for i in datasets.available() if i.name == name)
-    if not info.at_hand:
-        pytest.skip(f"{info.file} is not in SOLERA_DATA")
-    return info
-
-
 @pytest.mark.parametrize(
     ("name", "classes"),
     [
-        ("xuetangx_actions16k", [9122, 7290]),
-        ("kddcup2015", [9735, 47631]),
-        ("oulad", [22437, 10156]),
+        pytest.param(name, classes, marks=pytest.mark.data(name))
+        for name, classes in (
+            ("xuetangx_actions16k", [9122, 7290]),
+            ("kddcup2015", [9735, 47631]),
+            ("oulad", [22437, 10156]),
+        )
     ],
 )
-def test_the_sets_at_hand_have_the_published_counts(shared_data, name, classes):
-    info = need(name)
+def test_the_sets_have_the_published_counts(name, classes):
+    info = next(i for i in datasets.available() if i.name == name)
     data = datasets.load(name)
     X, y = data.all
     assert X.shape == (info.rows, info.features)
@@ -194,8 +190,8 @@ def test_the_sets_at_hand_have_the_published_counts(shared_data, name, classes):
         assert len(data.groups_test[group]) == len(data.y_test)
 
 
-def test_kddcup_courses_and_days(shared_data):
-    need("kddcup2015")
+@pytest.mark.data("kddcup2015")
+def test_kddcup_courses_and_days():
     data = datasets.kddcup2015(days=2, test=0)
     assert len(np.unique(data.groups["course"])) == 31
     assert data.schema.features[0].name == "day0_access"
@@ -206,8 +202,8 @@ def test_kddcup_courses_and_days(shared_data):
         datasets.kddcup2015(days=31)
 
 
-def test_oulad_counts_what_was_known_on_that_day(shared_data):
-    need("oulad")
+@pytest.mark.data("oulad")
+def test_oulad_counts_what_was_known_on_that_day():
     early, late = datasets.oulad(day=20, test=0), datasets.oulad(day=1000, test=0)
     names = [feature.name for feature in early.schema.features]
     due, handed, score = (names.index(n) for n in ("due", "submitted", "mean_score"))

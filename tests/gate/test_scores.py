@@ -165,13 +165,14 @@ def test_an_evaluation_says_how_many_rows_its_metrics_leave_out():
     y = (Z[:, 0] > 0).astype(int)
     plain = so.simulate(Z, y, clients=8, test=0.2)
     model = so.FedHEONN().fit(plain)
-    assert model.evaluate(plain).warning == ""
+    assert model.evaluate(plain)["accuracy"].is_whole
     gated = so.simulate(Z, y, clients=8, test=0.2, policy="training")
     for per_client in (True, False):
         found = model.evaluate(gated, per_client=per_client)
-        told, rows = found.counts["confusion"].sum(), found.counts["rows"]
-        assert found.untold >= abs(rows - told) > 0
-        said = f"counts of {found.untold} of {rows} rows withheld or replaced by their owners"
+        accuracy = found["accuracy"]
+        assert accuracy.rows == found.counts["confusion"].sum() < 80
+        assert accuracy.withheld >= 80 - accuracy.rows
+        said = f"{accuracy.withheld} rows withheld or replaced by their owners"
         assert said in repr(found)
         assert said in found._repr_html_()
         assert said in model.card(found)
@@ -182,10 +183,13 @@ def test_an_evaluation_of_numbers_says_whose_sums_are_missing():
     Z = rng.normal(size=(80, 2))
     model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
     far = np.where(np.arange(80) % 27 == 0, 1e6, Z[:, 0])  # three rows outweigh all others
-    found = model.evaluate(so.simulate(Z, far, clients=1, test=0.5, policy="training"))
-    assert found.counts["rows"] == found.untold == 40
-    assert "counts of 40 of 40 rows withheld" in repr(found)
-    assert model.evaluate(so.simulate(Z, far, clients=1, test=0.5)).untold == 0
+    gated = so.simulate(Z, far, clients=1, test=0.5, policy="training")
+    found = model.evaluate(gated)
+    assert found.metrics == {}
+    assert "owners withheld the sums of all 40 test rows" in repr(found)
+    with pytest.raises(so.errors.DataError, match="owners withheld the sums"):
+        found["mse"]
+    assert model.evaluate(so.simulate(Z, far, clients=1, test=0.5))["mse"].is_whole
 
 
 def test_errors_are_means_over_the_rows_whose_sums_arrived():
@@ -199,7 +203,8 @@ def test_errors_are_means_over_the_rows_whose_sums_arrived():
     found = model.evaluate(gated, "train")
     plain = model.evaluate(so.simulate(Z, far, clients=3, partition=thirds), "train")
     others = [each["mse"] for client, each in plain.clients.items() if client != 7 % 3]
-    assert (found.counts["rows"], found.untold) == (120, 40)
+    assert (found["mse"].rows, found["mse"].withheld) == (80, 40)
+    assert model.evaluate(gated, "train", per_client=False)["mse"] == pytest.approx(found["mse"])
     assert found["mse"] == pytest.approx(np.mean(others), rel=1e-6)
 
 

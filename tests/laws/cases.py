@@ -22,7 +22,7 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.evaluation import Gather
+from solera.learn.evaluation import CountTotals, Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import Totals
@@ -122,6 +122,14 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "rows": st.integers(0, 100),
         }
     ),
+    CountTotals: st.fixed_dictionaries(
+        {
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y", "error")},
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y2", "error2")},
+            "rows": st.integers(0, 100),
+            "single": st.integers(0, 1),
+        }
+    ),
     SumOf: vectors,
     UpdateMean: _updates,
     CollectUpdates: _updates,
@@ -185,10 +193,10 @@ IGNORES_SEED = {so.partitions.Explicit, so.partitions.ByGroup}
 
 
 def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
-    """Five unequal clients with numeric and categorical columns, already split."""
+    """Five unequal clients with numeric columns and truth values, already split."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(160, 5))
-    X[:, 4] = draw.integers(0, 3, 160)
+    X[:, 4] = draw.integers(0, 2, 160)
     w = draw.normal(size=(5, 3))
     y: Any = (X @ w).argmax(axis=1)
     if target == "numbers":
@@ -200,7 +208,10 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
     elif target == "survival":
         y = np.column_stack([draw.exponential(np.exp(X @ w[:, 0] / 4)), draw.integers(0, 2, 160)])
         target = "numbers"
-    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
+    features = (
+        *(Feature(f"x{i}") for i in range(4)),
+        Feature("c", "categorical", ("False", "True")),
+    )
     _, classes, outputs = infer_target(y)
     schema = Schema(features, target, classes, outputs)  # type: ignore[arg-type]
     sizes = np.array([60, 40, 30, 20, 10])[:clients]
@@ -436,6 +447,19 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ),
     ],
     so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
+}
+VERTICAL: dict[type, Callable[[], Any]] = {
+    so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
+    so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
+        epochs=2, batch_size=30, validation=0.35, test=0.1
+    ),
+    so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
+        epochs=2, batch_size=60
+    ),
+    so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
+        epochs=2, batch_size=60
+    ),
+    so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
 }
 NOT_SUMS = (
     so.FedBuff,  # collects updates as they come

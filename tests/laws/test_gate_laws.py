@@ -35,7 +35,7 @@ def rows(target: str, number: int) -> tuple[Any, Any, Schema]:
     """Like the rows of the other laws, but as many as the rules need."""
     draw = np.random.default_rng(5)
     X = draw.normal(size=(number, 5))
-    X[:, 4] = draw.integers(0, 3, number)
+    X[:, 4] = draw.integers(0, 2, number)
     scores = X[:, :3] + 0.3 * draw.normal(size=(number, 3))
     y: Any = scores[:, 0]
     if target == "tokens":
@@ -46,7 +46,10 @@ def rows(target: str, number: int) -> tuple[Any, Any, Schema]:
         y = (scores > 0.2).astype(np.int64)
     if target == "survival":
         y = np.column_stack([draw.exponential(np.exp(X[:, 0] / 4)), draw.integers(0, 2, number)])
-    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
+    features = (
+        *(Feature(f"x{i}") for i in range(4)),
+        Feature("c", "categorical", ("False", "True")),
+    )
     kind, classes, outputs = infer_target(y)
     return X, y, Schema(features, "numbers" if target == "survival" else kind, classes, outputs)
 

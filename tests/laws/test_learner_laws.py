@@ -48,12 +48,11 @@ class Case:
         self._engines, self._fitted = engines, {}
 
     def fit(self, engine="local", learner=None, **options):
-        """A new learner, or the one given, after a fit with clients that remember nothing."""
+        """A new learner, or the one given, after a fit."""
         learner = learner or self.make()
         key = engine, self.target
         if key not in self._engines:
             self._engines[key] = ENGINES[engine](rows(self.target))
-        self._engines[key].restore({})
         return learner.fit(federation_over(self._engines[key], learner), **options)
 
     def fitted(self, engine="local"):
@@ -153,6 +152,17 @@ def test_same_seed_same_bytes_and_fitting_again_forgets(case):
     model = case.fit()
     assert learned(model) == learned(case.fitted())
     assert learned(case.fit(learner=model)) == learned(case.fitted())
+
+
+@pytest.mark.parametrize("engine", ["local", "processes-1"])
+def test_a_fit_starts_fresh(case, engine):
+    """On a federation that nobody fitted anything to before, and on one that others were."""
+    source = ENGINES[engine](rows(case.target))
+    try:
+        first, second = (case.make().fit(federation_over(source, case.make())) for _ in range(2))
+    finally:
+        source.close()
+    assert learned(first) == learned(second) == learned(case.fitted(engine))
 
 
 class Interrupt(so.callbacks.Callback):

@@ -18,6 +18,7 @@ CASES = {name: (make, target) for name, make, target in learner_cases()}
 FITS = {
     "evaluate": so.FedLinear(rounds=4),
     "in a pipeline": so.Pipeline(so.FedScaler(), so.FedLinear(rounds=3)),
+    "boosted": so.FedHistGBDT(rounds=2, max_depth=2, min_rows=3),
     "patience": so.MLFedAvg(
         so.nn.mlp(5, 9, 6), rounds=3, batch_size=8, stop="patience", thresholds=True
     ),
@@ -38,6 +39,7 @@ LABELS = ("patience", "thesis")
 EXTRA = {
     "evaluate": "learner.evaluate",
     "in a pipeline": "learner.evaluate",
+    "boosted": "learner.evaluate",
     "patience": "multilabel.finish",
     "thesis": "multilabel.judge",
     "resources": "select.resources",
@@ -120,7 +122,7 @@ def test_every_ask_of_options_callbacks_and_selectors_was_planned(name, tmp_path
         whole = so.data.FederatedData(data.X, data.y, data.offsets, schema=data.schema)
         data = whole.split(validation=0.3, seed=1)
     callbacks = []
-    if name in ("evaluate", "in a pipeline"):
+    if name in ("evaluate", "in a pipeline", "boosted"):
         callbacks = [so.callbacks.Evaluate(part="test", every=2)]
     if name == "valued":
         data = so.data.FederatedData(
@@ -157,7 +159,7 @@ def test_encryption_is_planned_and_stays_on(tmp_path, monkeypatch):
 
 def test_the_comparison_finds_what_departs():
     """Each way to depart from a plan, taken by a driver, is found by the comparison above."""
-    learner = so.Pipeline(so.FedBins(3), so.FedLinear(rounds=3, epochs=2))
+    learner = so.Pipeline(so.FedBins(3), so.FedEncoder(), so.FedLinear(rounds=3, epochs=2))
     asks, plan = fit_and_compare(learner, "classes")
     train = next(entry for entry in plan if entry.task == "linear.train")
     last = asks[-1]

@@ -46,7 +46,6 @@ def engines():
                 for key in [key for key in found if key[0] == "ray"]:
                     found.pop(key).close()
             found[name, target] = make[name](rows(target))
-        found[name, target].restore({})
         return found[name, target]
 
     yield engine

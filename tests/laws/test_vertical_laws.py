@@ -10,33 +10,20 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from cases import example, registered
+from cases import VERTICAL, example, registered
 
 import solera as so
 from solera.core.payload import encode
 from solera.core.plan import objection
 from solera.learn.vertical.party import PARTS
 
-EXAMPLES = {
-    so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
-    so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
-        epochs=2, batch_size=30, validation=0.35, test=0.1
-    ),
-    so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
-        epochs=2, batch_size=60
-    ),
-    so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
-        epochs=2, batch_size=60
-    ),
-    so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
-}
 NUMBERS = ("VerticalLinearRegression", "VerticalPoissonRegression")
 """Those that predict a number, not a class."""
 LEARNERS = {cls.__name__: cls for cls in registered(so.learn.VerticalLearner)}
 
 
 def make(name):
-    return example(LEARNERS[name], EXAMPLES)
+    return example(LEARNERS[name], VERTICAL)
 
 
 def federation(name, engine="local", **options):
@@ -71,6 +58,13 @@ def test_same_seed_same_parts_on_every_engine(fitted):
     with federation(name, "processes", workers=2) as fed:
         model = make(name).fit(fed)
         assert parts(fed, model) == expected
+
+
+def test_a_fit_starts_fresh(fitted):
+    name, _, expected, _ = fitted
+    fed = federation(name)
+    for _ in range(2):
+        assert parts(fed, make(name).fit(fed)) == expected
 
 
 def test_the_gate_changes_no_part(fitted):

@@ -38,7 +38,7 @@ def test_a_card_says_what_is_known_and_what_is_not(federation):
     ):
         assert f"{line}\n" in text, line
     found = model.evaluate(federation)
-    assert f"- accuracy: {found['accuracy']:.4g}\n" in model.card(found)
+    assert f"- accuracy: {found['accuracy'].words}\n" in model.card(found)
     with so.energy.track_energy(federation) as tracked:
         model.fit(federation)
     assert str(tracked.use) in model.card(energy=tracked.use)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,49 @@ import solera as so
 from solera.cli.app import app
 from solera.core.gate import find_limits
 from solera.core.plan import objection
+from solera.core.schema import Feature, Schema
 
 CLIENTS, LEAST = 20, 5
 
 
+@pytest.fixture(
+    scope="module", params=["made", pytest.param("adult", marks=pytest.mark.data("adult"))]
+)
+def people(request: Any) -> Any:
+    """Rows with many rare categories, values and gaps: made ones, and those of Adult."""
+    return so.datasets.load("adult") if request.param == "adult" else made_people()
+
+
+def made_people(rows: int = 6000) -> Any:
+    draw = np.random.default_rng(5)
+    numbers = [
+        draw.normal(45, 14, rows).round(),
+        np.where(draw.random(rows) < 0.9, 0, draw.exponential(4000, rows)),
+        draw.normal(40, 12, rows),
+    ]
+    often = 1 / np.arange(1, 41) ** 1.3
+    codes = [draw.choice(40, rows, p=often / often.sum()) for _ in range(4)]
+    X = np.column_stack([*numbers, *codes]).astype(float)
+    X[draw.random(rows) < 0.02, 4] = np.nan
+    features = [
+        *(Feature(name) for name in ("age", "gain", "hours")),
+        *(
+            Feature(name, "categorical", tuple(f"{name} {code}" for code in range(40)))
+            for name in ("work", "town", "trade", "origin")
+        ),
+    ]
+    y = (X[:, 0] + X[:, 2] + draw.normal(0, 20, rows) > 100).astype(int)
+    return SimpleNamespace(X=X, y=y, schema=Schema(tuple(features), "classes", np.arange(2), 2))
+
+
+def simulated(people: Any, policy: Any, rows: int = 6000) -> Any:
+    X, y = people.X[:rows], people.y[:rows]
+    return so.simulate(X, y, schema=people.schema, clients=CLIENTS, seed=1, policy=policy)
+
+
 @pytest.fixture(scope="module")
-def adult() -> Any:
-    return so.datasets.load("adult")
-
-
-def simulated(adult: Any, policy: Any, rows: int = 6000) -> Any:
-    return so.simulate(
-        adult.X[:rows], adult.y[:rows], schema=adult.schema, clients=CLIENTS, seed=1, policy=policy
-    )
-
-
-@pytest.fixture(scope="module")
-def behind_a_gate(adult: Any) -> tuple[Any, Any]:
-    fed = simulated(adult, replace(find_limits("training"), min_count=LEAST))
+def behind_a_gate(people: Any) -> tuple[Any, Any]:
+    fed = simulated(people, replace(find_limits("training"), min_count=LEAST))
     return fed, so.describe(fed)
 
 
@@ -39,10 +65,10 @@ def rows_of(fed: Any) -> list[Any]:
     return [fed.data.segments(np.array([i]), "train")[0] for i in range(len(fed))]
 
 
-def test_no_category_of_fewer_than_five_rows_of_a_client_appears(adult, behind_a_gate):
+def test_no_category_of_fewer_than_five_rows_of_a_client_appears(people, behind_a_gate):
     fed, found = behind_a_gate
     named = 0
-    for j, feature in enumerate(adult.schema.features):
+    for j, feature in enumerate(people.schema.features):
         if feature.kind != "categorical":
             continue
         held = np.stack(
@@ -62,12 +88,12 @@ def test_no_category_of_fewer_than_five_rows_of_a_client_appears(adult, behind_a
         for name in set(feature.categories) - may:
             assert f'"{name}"' not in text
             assert f"{name}: " not in text
-    rare = sum(len(f.categories) for f in adult.schema.features) - named
+    rare = sum(len(f.categories) for f in people.schema.features) - named
     assert named > 50
     assert rare > 20
 
 
-def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(adult, behind_a_gate):
+def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(people, behind_a_gate):
     fed, found = behind_a_gate
     for j in found.numbers:
         held: dict[float, int] = {}
@@ -85,7 +111,7 @@ def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(adult, 
         assert (steps >= 0).all()
 
 
-def test_small_counts_of_gaps_and_classes_are_withheld(adult, behind_a_gate):
+def test_small_counts_of_gaps_and_classes_are_withheld(people, behind_a_gate):
     fed, found = behind_a_gate
     gaps = np.stack([(~np.isfinite(r.X)).sum(axis=0) for r in rows_of(fed)])
     assert ((gaps > 0) & (gaps < LEAST)).any()
@@ -94,8 +120,8 @@ def test_small_counts_of_gaps_and_classes_are_withheld(adult, behind_a_gate):
     assert found.classes[found.classes > 0].min() >= LEAST
 
 
-def test_without_a_gate_it_says_what_the_rows_are(adult):
-    fed = simulated(adult, None)
+def test_without_a_gate_it_says_what_the_rows_are(people):
+    fed = simulated(people, None)
     found = so.describe(fed)
     X, y = (np.concatenate([getattr(r, name) for r in rows_of(fed)]) for name in ("X", "y"))
     assert found.rows.tolist() == [len(r.y) for r in rows_of(fed)]
@@ -108,7 +134,7 @@ def test_without_a_gate_it_says_what_the_rows_are(adult):
     np.testing.assert_allclose(found.correlations, np.corrcoef(X[:, numbers].T), atol=1e-9)
     for j, feature in enumerate(found.schema.features):
         if feature.kind == "categorical":
-            codes = [adult.schema.features[j].categories.index(c) for c in feature.categories]
+            codes = [people.schema.features[j].categories.index(c) for c in feature.categories]
             total = np.bincount(X[np.isfinite(X[:, j]), j].astype(int), minlength=100)[codes]
             np.testing.assert_array_equal(found.categories[j].sum(axis=0), total)
 
@@ -124,10 +150,10 @@ def test_drift_names_the_client_that_differs():
     assert len(found.class_drift()) == 4
 
 
-def test_where_products_are_not_allowed_there_are_no_correlations(adult):
+def test_where_products_are_not_allowed_there_are_no_correlations(people):
     limits = find_limits("statistics")
     counts_alone = replace(limits, allows=limits.allows - {"gram"})
-    found = so.describe(simulated(adult, counts_alone, rows=2000))
+    found = so.describe(simulated(people, counts_alone, rows=2000))
     assert found.correlations is None
     assert found.rows.sum() == 2000
 
@@ -155,8 +181,21 @@ def test_what_is_asked_is_planned():
 def test_one_picture(behind_a_gate):
     _, found = behind_a_gate
     titles = [ax.get_title() for ax in found.plot().axes]
-    assert {"rows of clients", "missing", "drift from all clients", "correlations"} <= set(titles)
+    first = ["training rows of clients", "missing", "drift from all clients", "correlations"]
+    assert titles[:4] == first
     assert "age" in titles
+
+
+def test_it_says_that_rows_set_aside_are_not_in_it():
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    fed = so.simulate(X, (X[:, 0] > 0).astype(int), clients=4, test=0.3, validation=0.1)
+    found = so.describe(fed)
+    assert found.rows.sum() == fed.data.sizes("train").sum() < 200
+    said = f"4 clients, {found.rows.sum()} training rows"
+    assert str(found).startswith(said)
+    assert said in found._repr_html_()
+    assert found.to_dict()["part"] == "train"
+    assert found.plot().axes[0].get_title() == "training rows of clients"
 
 
 def test_the_command_describes_a_file(tmp_path):
@@ -170,7 +209,7 @@ def test_the_command_describes_a_file(tmp_path):
     asked = ["describe", str(file), "--target", "out", "--group", "clinic"]
     shown = CliRunner().invoke(app, [*asked, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output
-    assert "4 clients, 240 rows" in shown.output
+    assert "4 clients, 240 training rows" in shown.output
     assert "Vigo" in shown.output
     assert "Nowhere" not in shown.output
     assert picture.stat().st_size > 10_000

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn import metrics as sk
+from sklearn.model_selection import GridSearchCV
 
 import solera as so
 from solera.core.errors import DataError, UsageError
@@ -34,7 +37,7 @@ def test_classes():
         "macro_recall": sk.recall_score(yt, guess, average="macro"),
         "macro_f1": sk.f1_score(yt, guess, average="macro"),
     }
-    assert result.metrics == pytest.approx(expected)
+    assert {name: result[name] for name in expected} == pytest.approx(expected)
     assert np.array_equal(result.counts["confusion"], sk.confusion_matrix(yt, guess))
     assert len(result.clients) == 7
     rows = fed.data.sizes("test")
@@ -53,7 +56,8 @@ def test_labels():
         "micro_f1": sk.f1_score(yt, guess, average="micro"),
         "macro_f1": sk.f1_score(yt, guess, average="macro"),
     }
-    assert model.evaluate(fed).metrics == pytest.approx(expected)
+    found = model.evaluate(fed)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_numbers():
@@ -66,7 +70,8 @@ def test_numbers():
         "mae": sk.mean_absolute_error(yt, guess),
         "r2": sk.r2_score(yt, guess),
     }
-    assert model.evaluate(fed).metrics == pytest.approx(expected)
+    found = model.evaluate(fed)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_absent_classes_do_not_count():
@@ -94,7 +99,7 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
     callbacks = [
         so.callbacks.Evaluate(),
         so.callbacks.Evaluate(X, y, every=2),
-        so.callbacks.EarlyStopping("accuracy", mode="max", patience=3),
+        so.callbacks.EarlyStopping("accuracy", patience=3),
     ]
     model = so.FedLinear(rounds=60, lr=0.5).fit(fed, callbacks=callbacks)
     history = model.history_
@@ -115,3 +120,146 @@ def test_evaluation_inside_a_pipeline_sees_prepared_rows():
     )
     last = pipe.history_[-1]["accuracy"]
     assert pipe.evaluate(fed, "validation")["accuracy"] == pytest.approx(last)
+
+
+# --- whose rows a metric rests on ---
+
+
+def test_score_of_rows_and_of_a_federation_is_one_metric():
+    """Grid search over a federation took the largest MSE for the best score."""
+    y = X @ W[:, 0] + 0.1 * NOISE[:, 0]
+    fed = so.simulate(X, y, clients=5, seed=1)
+    learner = so.FedHEONN(activation="linear")
+    model = learner.fit(fed)
+    rows, values = joined(fed, "train")
+    assert model.score(fed) == pytest.approx(sk.r2_score(values, model.predict(rows)))
+    assert model.score(fed) == pytest.approx(model.score(X, y))
+    assert type(model.score(fed)) is type(model.score(X, y)) is float
+    search = GridSearchCV(
+        learner, {"lam": [1e-3, 1.0, 1e6]}, cv=so.simulation.FoldsInClients(3)
+    ).fit(fed)
+    assert search.best_params_ == {"lam": 1e-3}
+    assert 0.9 < search.best_score_ <= 1
+
+
+def test_labels_are_scored_by_their_subset_accuracy():
+    labels = (X @ W + NOISE > 0).astype(np.uint8)
+    fed = so.simulate(X, labels, clients=5, seed=1)
+    model = so.FedLinear(rounds=2).fit(fed)
+    assert model.score(fed) == pytest.approx(sk.accuracy_score(labels, model.predict(X)))
+
+
+@pytest.fixture(scope="module")
+def dropping():
+    """A model, and its federation where some clients do not answer when asked to judge it."""
+    y = (X @ W + NOISE).argmax(axis=1)
+    options = {"clients": 10, "test": 0.3, "seed": 1}
+    model = so.FedLinear(rounds=5).fit(so.simulate(X, y, **options))
+    return model, so.simulate(X, y, failures=so.simulation.Failures(dropout=0.4), **options)
+
+
+@pytest.mark.parametrize("per_client", [True, False])
+def test_clients_that_do_not_answer_are_missing_from_the_figure(dropping, per_client):
+    model, fed = dropping
+    sizes = fed.data.sizes("test")
+    found = model.evaluate(fed, per_client=per_client)
+    accuracy = found["accuracy"]
+    replied = [*model.evaluate(fed).clients]
+    assert 0 < len(replied) < 10
+    assert (accuracy.asked, accuracy.absent) == (10, 10 - len(replied))
+    assert (accuracy.clients, accuracy.rows) == (len(replied), sizes[replied].sum())
+    whose = f"{accuracy.rows} test rows of {len(replied)} of 10 clients, {accuracy.absent} did not"
+    for shown in (repr(found), found._repr_html_(), model.card(found)):
+        assert whose in shown
+
+
+def test_a_score_of_fewer_rows_warns(dropping):
+    model, fed = dropping
+    with pytest.warns(so.learn.MissingRows, match="of 10 clients, . did not reply"):
+        score = model.score(fed)
+    assert type(score) is float
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.score(X, (X @ W).argmax(axis=1))
+
+
+def test_scores_and_the_class_that_counts_as_positive():
+    y = np.where(X @ W[:, 0] + NOISE[:, 0] > 0, "well", "died")
+    fed = so.simulate(X, y, clients=5, test=0.3, seed=1)
+    found = so.FedLinear(rounds=5).fit(fed).evaluate(fed, scores=True)
+    area = found["auroc"]
+    assert area.bound == found.bounds["auroc"] > 0
+    assert area.interval == found.intervals()["auroc"]
+    assert f"of {area.rows} test rows of 5 clients, positive class well" in repr(area)
+    assert found["log_loss"].positive == ""
+
+
+def test_metrics_under_a_policy_are_marked_or_not_there():
+    numbers = X @ W[:, 0] + NOISE[:, 0]
+    targets = {
+        "classes": ((X @ W + NOISE).argmax(axis=1), "accuracy"),
+        "labels": ((X @ W + 0.3 * NOISE > 0).astype(np.uint8), "hamming_loss"),
+        "numbers": (np.where(np.arange(500) % 89 == 0, 30 * numbers, numbers), "mse"),
+    }
+    for kind, (y, metric) in targets.items():
+        options = {"clients": 6, "test": 0.3, "seed": 1}
+        plain = so.simulate(X, y, **options)
+        gated = so.simulate(X, y, policy="training", **options)
+        learner = so.FedHEONN(activation="linear") if kind == "numbers" else so.FedLinear(rounds=3)
+        model = learner.fit(plain)
+        true = model.evaluate(plain)[metric]
+        assert true.is_whole
+        for per_client in (True, False):
+            found = model.evaluate(gated, per_client=per_client)
+            if metric in found.metrics:
+                assert found[metric] == true or not found[metric].is_whole, kind
+            else:
+                assert "withheld" in repr(found)
+
+
+def test_errors_of_numbers_rest_on_the_same_rows():
+    """Sums of squares that an owner withholds made a mean over all rows too small."""
+    rng = np.random.default_rng(3)
+    Z = rng.normal(size=(120, 2))
+    y = Z[:, 0] + 0.1 * rng.normal(size=120)
+    y[7] += 60  # one row outweighs the squares of its client, and not its absolute errors
+    thirds = so.partitions.Explicit([np.arange(k, 120, 3).tolist() for k in range(3)])
+    plain = so.simulate(Z, y, clients=3, partition=thirds)
+    gated = so.simulate(Z, y, clients=3, partition=thirds, policy="training")
+    model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
+    others = [each["mse"] for c, each in model.evaluate(plain, "train").clients.items() if c != 1]
+    for per_client in (True, False):
+        found = model.evaluate(gated, "train", per_client=per_client)
+        assert found["mse"] == pytest.approx(np.mean(others))
+        assert {(f.rows, f.withheld) for f in found.metrics.values()} == {(80, 40)}
+
+
+def test_the_history_says_whose_rows(tmp_path):
+    y = (X @ W + NOISE).argmax(axis=1)
+    fed = so.simulate(X, y, clients=5, validation=0.3, seed=1)
+    callbacks = [so.callbacks.Evaluate(), so.callbacks.Evaluate(X[:40], y[:40])]
+    path = tmp_path / "state.sol"
+    model = so.FedLinear(rounds=3).fit(fed, callbacks=callbacks, checkpoint=path)
+    more = so.FedLinear(rounds=4).fit(fed, callbacks=callbacks, checkpoint=path)
+    for history in (
+        model.history_,
+        so.load(model.save(tmp_path / "m.sol")).history_,
+        more.history_,
+    ):
+        last = history[2]
+        assert str(last["loss"]).endswith(
+            f"of {fed.data.sizes('train').sum()} train rows of 5 clients"
+        )
+        assert last["accuracy"].part == "validation"
+        assert last["accuracy"].rows == fed.data.sizes("validation").sum()
+        assert last["score"].whose == "40 rows at hand"
+    assert "train rows of 5 clients" in model.card()
+    assert "train rows of 5 clients" in model._repr_html_()
+
+
+def test_a_loss_of_clients_that_dropped_out_says_so():
+    y = (X @ W + NOISE).argmax(axis=1)
+    fed = so.simulate(X, y, clients=8, seed=1, failures=so.simulation.Failures(dropout=0.4))
+    entry = so.FedLinear(rounds=1).fit(fed).history_[0]
+    assert entry["failures"] == entry["loss"].absent > 0
+    assert entry["loss"].clients == 8 - entry["failures"]

@@ -255,13 +255,14 @@ def test_a_category_without_a_branch_ends_at_the_node(categories, tmp_path):
 STEPS = {
     "onehot": (so.FedEncoder(), so.FedImputer("median"), so.FedScaler()),
     "ordinal": (so.FedEncoder("ordinal"), so.FedImputer()),
+    "dummy": (so.FedEncoder("dummy"), so.FedImputer()),
     "bins": (so.FedBins(5), so.FedEncoder(), so.FedImputer()),
     "columns": (
         so.FedColumns(("texts", so.FedEncoder(), "categorical"), (so.FedScaler(), ["weight"])),
         so.FedImputer(),
     ),
-    "rest": (so.FedColumns((so.FedEncoder(), ["size"])), so.FedImputer()),
-    "select": (so.FedSelect(["weight", "colour"]), so.FedImputer()),
+    "rest": (so.FedColumns((so.FedEncoder(), ["size"])), so.FedEncoder("ordinal"), so.FedImputer()),
+    "select": (so.FedSelect(["weight", "colour"]), so.FedEncoder(), so.FedImputer()),
 }
 
 
@@ -308,7 +309,7 @@ def test_a_learner_that_is_not_fitted_or_no_graph_says_so(tmp_path):
 
 def test_scikit_learn_predicts_the_same(categories):
     X, y = categories
-    for encoder in (so.FedEncoder(), so.FedEncoder("ordinal")):
+    for encoder in (so.FedEncoder(), so.FedEncoder("dummy"), so.FedEncoder("ordinal")):
         steps = (encoder, so.FedImputer(), so.FedScaler(), so.FedLinear(rounds=8))
         model = so.Pipeline(*steps).fit(coded(X, y))
         theirs = model.to_sklearn()

@@ -150,11 +150,13 @@ def test_some_rows_of_a_federation_stay_with_their_clients():
     fed = so.simulate(frame, target="y", group="town", test=0.25)
     assert fed.shape == (9, 1)
     some = fed[np.array([0, 1, 8])]
-    assert some.names == ("Lugo", "Vigo")
-    assert some.data.sizes().tolist() == [2, 1]
+    assert some.names == fed.names == ("Lugo", "Noia", "Vigo")
+    assert some.clients.tolist() == [0, 2]
+    assert some.data.sizes().tolist() == [2, 0, 1]
+    assert some.data.sizes("test").tolist() == [1, 0, 1]
     rows = [fed.data.segments(np.array([k]), "train")[0].X for k in range(3)]
     assert np.array_equal(some.data.X[:2], rows[0][:2])
-    assert np.array_equal(some.data.X[2], rows[2][-1])
+    assert np.array_equal(some.data.segments(np.array([2]), "train")[0].X, rows[2][-1:])
     with pytest.raises(DataError, match="no row is chosen"):
         fed[np.zeros(0, dtype=int)]
 

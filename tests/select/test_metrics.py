@@ -128,3 +128,17 @@ def test_pictures_show_what_they_are_given():
                 lambda: so.selectors.plot_learning({"x": [HISTORY]}, "f1")):  # fmt: skip
         with pytest.raises(DataError):
             bad()
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [so.selectors.plot_times, lambda runs: so.selectors.plot_learning(runs, "loss", over="time")],
+    ids=["times", "learning"],
+)
+def test_times_are_drawn_where_there_are_some(plot):
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    clients = so.simulate(X, (X[:, 0] > 0).astype(int), clients=4, seed=0)
+    timeless = so.FedLinear(rounds=2, per_round=2).fit(clients)
+    with pytest.raises(DataError, match=r"'uniform' have no '(time|seconds)'.*clock=") as error:
+        plot({"uniform": [timeless.history_]})
+    assert "so.simulation.VirtualClock()" in error.value.hint

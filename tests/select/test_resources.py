@@ -216,6 +216,26 @@ def test_nobody_sends_rows_when_nobody_allows_it():
     assert not any(record.task == "select.upload" for record in fed.meter.records)
 
 
+def test_an_owner_who_stops_uploads_is_heeded_at_the_next_ask(tmp_path, monkeypatch):
+    """The same process answers all asks, so it may not remember what the file said."""
+    file = tmp_path / "resources.toml"
+    says = "samples_per_second = 50.0\nbits_per_second = 1e4\nupload = {}\n"
+    monkeypatch.setenv("SOLERA_RESOURCES", str(file))
+
+    class Stop(so.callbacks.Callback):
+        def on_round(self, learner, round):
+            if round.index == 1:
+                file.write_text(says.format("false"))
+
+    file.write_text(says.format("true"))
+    X, y, *_ = so.datasets.digits()
+    learner = so.FedLinear(rounds=4, per_round=10, select=so.selectors.HybridFL(deadline=10))
+    model = learner.fit(so.simulate(X[:600] / 16, y[:600], clients=20, seed=1), callbacks=[Stop()])
+    sent = [entry["uploaded"] for entry in model.history_]
+    assert min(sent[:2]) > 0
+    assert sent[2:] == [0, 0]
+
+
 def test_uploaded_rows_enter_the_average_as_one_more_member():
     class Fixed(so.selectors.Selector):
         """Everybody, and the coordinator with the rows of client 0 once more."""

@@ -239,24 +239,25 @@ def test_active_sampling_reports_the_loss_of_the_model_that_was_sent():
 
 
 @pytest.mark.parametrize("make", [so.ActiveSampling, so.selectors.PowerOfChoice])
-def test_everyone_may_decline_to_report(make, monkeypatch):
+def test_everyone_may_decline_to_report_and_the_model_says_so(make, monkeypatch):
     def refuse(*_):
         raise so.errors.Refusal("not here")
 
     value = find_task("select.value")
     monkeypatch.setitem(_tasks, "select.value", replace(value, one=refuse, many=None))
-    _, chosen = fit(make(), federation())
+    model, chosen = fit(make(), federation())
     assert all(len(ids) == 3 for ids in chosen)
+    assert model.history_[-1]["warnings"] == [
+        "FedLinear: nobody ever answered 'select.value': the selector had nothing to go by"
+    ]
 
 
 @pytest.mark.parametrize("make", TIMED.values(), ids=TIMED)
-def test_without_reports_rounds_are_skipped_with_a_warning(make, caplog):
-    with caplog.at_level(logging.WARNING, "solera"):
-        model, chosen = fit(make(), federation(clock=None), rounds=2)
-    assert chosen == [[], []]
-    assert "reported what it can do" in caplog.text
-    assert "round 1 skipped" in caplog.text
-    assert not model.coef_.any()
+def test_without_a_clock_there_is_nothing_to_choose_by(make):
+    with pytest.raises(UsageError, match="without a clock") as error:
+        fit(make(), federation(clock=None), rounds=2)
+    assert type(make()).__name__ in error.value.message
+    assert "clock=so.simulation.VirtualClock()" in error.value.hint
 
 
 @pytest.mark.parametrize("make", TIMED.values(), ids=TIMED)

@@ -19,5 +19,3 @@ def test_honest_clients_are_served_while_others_attack(tmp_path, seconds):
     assert fared.answers[200] > 0, "who keeps to their share is answered"
     assert not any(status >= 500 for status in fared.answers)
     assert fared.grown < 50e6
-    if seconds > 60:  # of a few seconds on a busy machine a percentile says nothing
-        assert fared.p95("solera") < 2 * fared.p95("null")

@@ -145,9 +145,7 @@ def test_stop_at_a_time_or_a_score():
         so.simulation.VirtualClock(), [score, so.callbacks.StopAt(target=0.6)], rounds=200
     ).history_
     assert history[-1]["score"] >= 0.6 > history[-2]["score"]
-    history = fit(
-        None, [so.callbacks.StopAt(metric="loss", target=1.5, mode="min")], rounds=200
-    ).history_
+    history = fit(None, [so.callbacks.StopAt(metric="loss", target=1.5)], rounds=200).history_
     assert history[-1]["loss"] <= 1.5 < history[-2]["loss"]
     assert len(fit(None, [so.callbacks.StopAt(time=1e-9)], rounds=200).history_) == 1
 

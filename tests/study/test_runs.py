@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_list_names_and_skips_what_is_damaged(store: Path) -> None:
         assert f"runs/{name} cannot be read" in listed.stderr
     text = solera_("runs", "list").stdout
     assert "accuracy 0." in text
+    by_name = {run["name"]: run for run in json.loads(listed.stdout)}
+    assert re.fullmatch(r"accuracy 0\.\d+ by FedLinear\(.*\)", by_name["grid"]["result"])
     assert "finished" in text
     assert "no runs in" in solera_("runs", "list", "--root", "nowhere").stdout
 
@@ -85,6 +88,13 @@ def test_show(store: Path) -> None:
     assert shown["cells"] == 4
     assert shown["spec"]["learner"]["lr"] == [1e-5, 1e-4]
     assert shown["environment"]["python"]
+    means = so.runs.read("grid").query("part == 'test' and metric == 'accuracy'")
+    means = means.groupby("learner")["value"].mean()
+    accuracy = shown["metrics"]["accuracy"]
+    assert accuracy["value"] == pytest.approx(means[shown["best"]]) == pytest.approx(means.max())
+    rows = len(so.datasets.wine().y_test)
+    assert f"of {rows} rows at hand" in solera_("runs", "show", "grid").stdout
+    assert (accuracy["part"], accuracy["rows"]) == ("rows", rows)
     assert "macro_f1" in solera_("runs", "show", "runs/plain").stdout
     wrong = solera_("runs", "show", "plian", code=1)
     assert "no run 'plian'" in wrong.stderr

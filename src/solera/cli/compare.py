@@ -19,7 +19,10 @@ def compare(
     by: Annotated[
         str, typer.Option(help="What to compare: learner, partition, scheme, run, learner.lr, …")
     ] = "learner",
-    metric: Annotated[str, typer.Option(help="The metric to compare by.")] = "accuracy",
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The metric to compare by: accuracy, subset accuracy or R² at first."),
+    ] = None,
     part: Annotated[
         Literal["test", "clients"],
         typer.Option(help="Scores on the data set's rows (test) or the clients' own (clients)."),
@@ -52,6 +55,7 @@ def compare(
 
     if plot is not None and plot.suffix != ".svg":
         raise typer.BadParameter(f"{plot} does not end in .svg", param_hint="--plot")
+    metric = comparison.headline(runs, part) if metric is None else metric
     scores, skipped = comparison.gather(runs, metric, part)
     for line in skipped:
         typer.echo(f"skipped: {line}", err=True)

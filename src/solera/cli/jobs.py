@@ -14,6 +14,7 @@ from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
 from solera.core.errors import UsageError
+from solera.evaluation.figure import Figure, figures, restored
 from solera.serve.connection import Connection
 from solera.serve.wire import Event, Job, JobInWords, NewJob, NewState, StartedJob
 
@@ -105,7 +106,8 @@ def show(connection: Connection, name: JobName, as_json: AsJson = False) -> None
         made = f" of {len(model['contributions'])} clients" if model["contributions"] else ""
         shown["model"] = f"version {model['version']}{made}, {moment(model['time'])}"
     rows = [[key, value] for key, value in shown.items() if value not in (None, "")]
-    print_table(["what", "is"], rows)
+    judged = [[metric, figure.words] for metric, figure in _judged(connection, name).items()]
+    print_table(["what", "is"], rows + judged)
 
 
 @job.command("logs", epilog="Example: solera job logs readmission --follow")
@@ -150,23 +152,29 @@ def model(
 
     The statement says where the model comes from: [bold]solera model verify[/bold] checks it.
     """
+    from solera.evaluation.evaluation import Evaluation
     from solera.learn.base import load
     from solera.learn.card import CARD
-    from solera.learn.evaluation import Evaluation
     from solera.serve.driver.published import fetch
     from solera.serve.provenance import ENDING
 
     check_name("JOB", name)
     statement = fetch(connection, name, out)
-    judged = connection.call("GET", f"/v1/jobs/{name}/events?event=evaluated", list[Event])
-    found = Evaluation(judged[-1].facts or {}, {}, {}) if judged else None
-    Path(f"{out}{CARD}").write_text(load(out).card(found), encoding="utf-8")
+    metrics = _judged(connection, name)
+    card = load(out).card(Evaluation(metrics, {}, {}) if metrics else None)
+    Path(f"{out}{CARD}").write_text(card, encoding="utf-8")
     if as_json:
         print_json({**to_builtins(statement), "file": str(out)})
         return
     made = f"made of {len(statement.clients)} clients"
     typer.echo(f"{out}: version {statement.version} of {moment(statement.time)}, {made}")
     typer.echo(f"{out}{ENDING}: signed with key {statement.key}")
+
+
+def _judged(connection: Connection, name: str) -> dict[str, Figure]:
+    """What the clients of a job said of its model."""
+    judged = connection.call("GET", f"/v1/jobs/{name}/events?event=evaluated", list[Event])
+    return figures(judged[-1].facts or {}) if judged else {}
 
 
 def _follow(connection: Connection, name: str, as_json: bool) -> None:
@@ -196,7 +204,7 @@ def _print_new(connection: Connection, name: str, after: int, as_json: bool) -> 
 
 def _line(event: Event) -> str:
     who = "" if event.client is None else f" client {event.client}"
-    facts = event.facts or {}
+    facts = restored(event.facts or {})
     hidden = ("hash", "kind", "owner", "digest", "payload", "prepare", "clients")
     shown = [f"{k}={_short(v)}" for k, v in facts.items() if k not in hidden and v is not None]
     parts = (moment(event.time), event.event + who, event.reason, *shown)
@@ -204,4 +212,4 @@ def _line(event: Event) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if type(value) is float else str(value)

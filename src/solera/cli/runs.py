@@ -64,7 +64,8 @@ def show(run: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
                 "name": stored.name,
                 "folder": str(stored.folder),
                 "cells": stored.cells,
-                "metrics": stored.metrics,
+                "best": stored.best,
+                "metrics": {name: f.to_payload() for name, f in stored.metrics.items()},
                 "environment": stored.environment,
                 "spec": stored.spec,
             }
@@ -75,7 +76,8 @@ def show(run: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
         ["cells", str(stored.cells)],
         ["data", ", ".join(stored.data)],
         ["learners", "\n".join(stored.learners)],
-        *([name, f"{value:.4f}"] for name, value in stored.metrics.items()),
+        ["best", stored.best],
+        *([name, figure.words] for name, figure in stored.metrics.items()),
         *([name, value] for name, value in stored.environment.items()),
     ]
     print_table(["", ""], rows)

@@ -19,7 +19,7 @@ from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.settings import BlobStore, CoordinatorConfig, Database, DatabaseFile, database_url
 from solera.core.errors import MissingExtra, UsageError
-from solera.serve.connection import HERE, Connection
+from solera.serve.connection import HERE, Connection, trusting
 from solera.serve.connection import check_url as check_url
 from solera.serve.wire import NAME, Invite, Members, NewInvite, Why
 
@@ -69,11 +69,7 @@ def check_ca(ca: Path | None) -> str | None:
     """The authority's file as an absolute path, if it is one."""
     if ca is None:
         return None
-    try:
-        ssl.create_default_context(cafile=str(ca))
-    except OSError as error:
-        reason = "not a PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
-        raise UsageError(f"the authority {ca} cannot be used: {reason}") from None
+    trusting(str(ca))
     return str(ca.resolve())
 
 

@@ -42,6 +42,17 @@ class Preparation:
         return cls(description, blake2b(encode(description), digest_size=16).hexdigest())
 
 
+class Fit:
+    """One fit of a learner: what clients keep from task to task is kept for it alone.
+
+    It lasts as long as the model that holds it.
+    """
+
+
+OUTSIDE = Fit()
+"""For what is asked outside of any fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One message to chosen clients, as an engine carries it."""
@@ -60,6 +71,8 @@ class Ask:
     """What the released reply passes through: the description of a ``solera.core.cover.Cover``."""
     secret: bytes | None = None
     """What the client draws its protection from, added by its agent; it never travels."""
+    fit: Fit = OUTSIDE
+    """Whose client states the task sees; it never travels."""
 
     def payload_for(self, client: int) -> Any:
         if isinstance(self.payload, PerClient):
@@ -119,10 +132,10 @@ class Engine(Protocol):
     def sizes(self, part: Part) -> IntArray | None:
         """Rows per client, where the engine knows without asking."""
 
-    def states(self) -> dict[int, Any]:
+    def states(self, fit: Fit = OUTSIDE) -> dict[int, Any]:
         """What clients keep between tasks, for checkpoints of a simulation."""
 
-    def restore(self, states: Mapping[int, Any]) -> None:
+    def restore(self, states: Mapping[int, Any], fit: Fit = OUTSIDE) -> None:
         """Put back what :meth:`states` returned."""
 
     def checkpoint_store(self) -> CheckpointStore | None:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.answers import Replies, UnsentAsk, Updates
-from solera.core.clients import IntArray
+from solera.core.clients import PARTS, IntArray, Part
 from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
 from solera.core.cover import find_secure
-from solera.core.engine import Ask, Engine, PerClient, Preparation, payload_size
+from solera.core.engine import (
+    OUTSIDE,
+    Ask,
+    Engine,
+    Fit,
+    PerClient,
+    Preparation,
+    payload_size,
+)
 from solera.core.errors import PayloadTooLarge, UsageError
 from solera.core.html import html_table
 from solera.core.meter import Meter, Record, same_for_all
@@ -26,33 +36,85 @@ from solera.core.schema import Schema
 from solera.core.task import Task, find_task
 from solera.core.topology import Star, Topology
 
-__all__ = ["Federation", "Replies", "UnsentAsk", "Updates"]
+__all__ = ["Configuration", "Federation", "Replies", "UnsentAsk", "Updates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What makes a federation what it is, whoever carries its asks; see :func:`solera.simulate`.
+
+    Whatever is derived from a federation (some of its rows or clients, prepared rows) shares it.
+    """
+
+    seed: int = 0
+    topology: Any = None
+    limits: Limits = DEFAULT_LIMITS
+    secure: Any = None
+    clock: Any = None
+    names: tuple[str, ...] = ()
+    policy: Any = None
+    attack: Any = None
+    attackers: tuple[int, ...] = ()
+    failures: Any = None
+    engine: str = ""
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.topology is None:
+            object.__setattr__(self, "topology", Star())
+        object.__setattr__(self, "secure", find_secure(self.secure))
 
 
 class Federation:
-    """The clients a learner can ask, whatever engine carries the messages."""
+    """The clients a learner can ask, whatever engine carries the messages.
+
+    ``options`` are fields of the :class:`Configuration`.
+    """
+
+    _prepare: tuple[Preparation, ...] = ()
+    _left_out: IntArray = np.empty(0, dtype=np.int64)
+    current_fit: Fit = OUTSIDE
+    """The fit for which clients keep what they keep."""
+    scored_parts: Sequence[Part] = PARTS
+    """The parts of clients' rows that ``score`` counts."""
 
     def __init__(
-        self,
-        engine: Engine,
-        *,
-        seed: int = 0,
-        topology: Topology | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        secure: Any = None,
+        self, engine: Engine, configuration: Configuration | None = None, **options: Any
     ) -> None:
         self.engine = engine
-        self.secure = find_secure(secure)
-        """How sums are folded so that nobody sees a single reply; None where each may be read."""
-        self.seed = seed
-        self.topology = topology if topology is not None else Star()
-        self.limits = limits
+        self.configuration = replace(configuration or Configuration(), **options)
         self.meter = Meter()
-        self.clock: Any = None
-        self.names: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """What fixes all random draws."""
+        return self.configuration.seed
+
+    @property
+    def topology(self) -> Topology:
+        """Who folds whose replies."""
+        topology: Topology = self.configuration.topology
+        return topology
+
+    @property
+    def limits(self) -> Limits:
+        """The largest payload that may be sent."""
+        return self.configuration.limits
+
+    @property
+    def secure(self) -> Any:
+        """How sums are folded so that nobody sees a single reply; None where each may be read."""
+        return self.configuration.secure
+
+    @property
+    def clock(self) -> Any:
+        """Virtual time, where there is any."""
+        return self.configuration.clock
+
+    @property
+    def names(self) -> tuple[str, ...]:
         """What the clients are called, in their order, where they have names."""
-        self._prepare: tuple[Preparation, ...] = ()
-        self._left_out: IntArray = np.empty(0, dtype=np.int64)
+        return self.configuration.names
 
     def ask(
         self,
@@ -94,6 +156,7 @@ class Federation:
             deadline,
             self._prepare,
             size,
+            fit=self.current_fit,
         )
         return Replies(self, ask, _needed(quorum, len(clients)))
 
@@ -113,16 +176,13 @@ class Federation:
     def __len__(self) -> int:
         return self.engine.clients - len(self._left_out)
 
-    def without(self, *clients: int | str) -> Federation:
+    def without(self, *clients: int | str) -> Self:
         """The same federation as if these clients, by id or name, had never been in it.
 
         The others keep their ids, and with them their draws.
         """
         ids = [self.find_client(client) for client in clients]
-        view = self._view()
-        view.secure, view._prepare = self.secure, self._prepare
-        view._left_out = np.union1d(self._left_out, np.array(ids, dtype=np.int64))
-        return view
+        return self._view(_left_out=np.union1d(self._left_out, np.array(ids, dtype=np.int64)))
 
     def find_client(self, client: int | str) -> int:
         """The id of a client."""
@@ -133,11 +193,27 @@ class Federation:
             raise UsageError(f"there is no client {client!r}", hint=known)
         return int(client)
 
-    def over(self, engine: Any) -> Federation:
+    def names_of(self, clients: IntArray) -> list[str]:
+        """What these clients are called."""
+        names = self.names or getattr(self.engine, "client_names", ())
+        return [names[client] if names else f"client {client}" for client in clients.tolist()]
+
+    def over(self, engine: Any) -> Self:
         """The same clients, reached by another engine."""
-        view = self.without()
-        view.engine = engine
-        return view
+        return self._view(engine=engine)
+
+    def fitting(self, fit: Fit, before: Fit = OUTSIDE) -> Self:
+        """The same clients, who keep what they keep for this fit.
+
+        They begin with what they kept for the one ``before``, where they still have it.
+        """
+        if before is not OUTSIDE:
+            self.engine.restore(self.engine.states(before), fit)
+        return self._view(current_fit=fit)
+
+    def states(self) -> dict[int, Any]:
+        """What simulated clients keep for the fit."""
+        return self.engine.states(self.current_fit)
 
     @property
     def schema(self) -> Schema | None:
@@ -163,21 +239,18 @@ class Federation:
         began = time.perf_counter()
         self.meter.add(Record(0, task.name, clients, down, clients, up, began, 0.0, 0.0))
 
-    def prepared(self, transformer: Component) -> Federation:
+    def prepared(self, transformer: Component) -> Self:
         """The same clients, who pass their rows through a fitted transformer before every task."""
-        view = self._view()
-        view.secure = self.secure
-        view._prepare = (*self._prepare, Preparation.by(transformer))
-        return view
+        return self._view(_prepare=(*self._prepare, Preparation.by(transformer)))
 
-    def unprepared(self) -> Federation:
+    def unprepared(self) -> Self:
         """The same clients with their rows as they are, whose replies are read one by one."""
-        return self._view()
+        alone = replace(self.configuration, secure=None)
+        return self._view(configuration=alone, _prepare=())
 
-    def _view(self) -> Federation:
-        view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
-        view.meter, view.clock, view.names = self.meter, self.clock, self.names
-        view._left_out = self._left_out
+    def _view(self, **changed: Any) -> Self:
+        view = copy(self)
+        vars(view).update(changed)
         return view
 
     @contextmanager

@@ -23,6 +23,10 @@ def read_private(path: Path) -> bytes:
 
 def write_file(path: Path, data: bytes, mode: int, *, overwrite: bool) -> None:
     """The whole file, on the disk, or nothing of it; with its mode from the start."""
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{path}: there is no folder {path.parent}", hint=f"mkdir -p '{path.parent}'"
+        )
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +20,7 @@ from solera.core import rng
 from solera.core.checkpoint import Checkpoint
 from solera.core.clients import IntArray
 from solera.core.component import Component
-from solera.core.constraints import Count, Positive, check_values, declared_types
+from solera.core.constraints import Count, check_values, declared_types
 from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
@@ -55,6 +54,7 @@ class Round:
         coordinator_rows: Engine | None = None,
         before: Any = None,
         asked_before: int | None = None,
+        prepared: Federation | None = None,
     ) -> None:
         self.index = index
         self.clients = clients
@@ -64,6 +64,7 @@ class Round:
         self.metrics: dict[str, Any] = {}
         self.stopped: str | None = None
         self.federation = federation
+        self.prepared = federation if prepared is None else prepared
         self.missed: list[Failure] = []
         self._coordinator_rows = coordinator_rows
         self._replies: list[Replies] = []
@@ -80,7 +81,7 @@ class Round:
         quorum: int | float | None = None,
     ) -> Replies:
         """:meth:`Federation.ask` to the clients of this round."""
-        replies = self.federation.ask(
+        replies = self.prepared.ask(
             task,
             payload,
             to=self.clients if to is None else to,
@@ -143,89 +144,6 @@ class Callback(Stateful):
         return ()
 
 
-class EarlyStopping(Callback, Component):
-    """Stop when a metric has not improved for ``patience`` rounds; keep the best model.
-
-    ``mode`` "min" suits losses, "max" scores. ``best_`` is the best value so far, ``waited_`` the
-    number of rounds since.
-    """
-
-    best_: float | None = None
-    waited_: int = 0
-    best_state_: Any = None
-
-    def __init__(
-        self,
-        metric: str,
-        *,
-        patience: Count = 5,
-        mode: Literal["min", "max"] = "min",
-        min_delta: float = 0.0,
-    ) -> None:
-        self.metric = metric
-        self.patience = patience
-        self.mode = mode
-        self.min_delta = min_delta
-
-    def on_round(self, learner: Any, round: Round) -> None:
-        if self.metric not in round.metrics:
-            raise UsageError(
-                f"EarlyStopping(metric={self.metric!r}): the round has {sorted(round.metrics)}",
-                hint="choose one of these or evaluate the metric in a callback before this one",
-            )
-        value = float(round.metrics[self.metric])
-        sign = 1 if self.mode == "min" else -1
-        if self.best_ is None or sign * (self.best_ - value) > self.min_delta:
-            self.best_, self.waited_, self.best_state_ = value, 0, learner.get_state()
-        else:
-            self.waited_ += 1
-        if self.waited_ >= self.patience:
-            round.stop(f"{self.metric} did not improve for {self.patience} rounds")
-
-    def on_end(self, learner: Any) -> None:
-        if self.best_state_ is not None:
-            history, accounts = learner.history_, vars(learner).get("accounts_")
-            learner.set_state(self.best_state_)
-            learner.history_ = history
-            if accounts is not None:  # what later rounds have spent of privacy is spent
-                learner.accounts_ = accounts
-
-
-class StopAt(Callback, Component):
-    """Stop at a time, at a value of a metric, or at whichever comes first.
-
-    ``time`` is in seconds: of virtual time where the federation has a clock, of real time since
-    ``fit`` began otherwise. The round that reaches it is the last. ``mode`` "max": ``metric`` must
-    rise to ``target``, "min": fall. Put it after the callback that evaluates the metric.
-    """
-
-    def __init__(
-        self,
-        *,
-        time: Positive | None = None,
-        metric: str = "score",
-        target: float | None = None,
-        mode: Literal["min", "max"] = "max",
-    ) -> None:
-        self.time = time
-        self.metric = metric
-        self.target = target
-        self.mode = mode
-
-    def on_start(self, learner: Any, rounds: int, start: int) -> None:
-        self._began = monotonic()
-
-    def on_round(self, learner: Any, round: Round) -> None:
-        passed = round.metrics.get("time", monotonic() - self._began)
-        if self.time is not None and passed >= self.time:
-            round.stop(f"{self.time:g} seconds have passed")
-        value = round.metrics.get(self.metric)
-        if self.target is not None and value is not None:
-            reached = value >= self.target if self.mode == "max" else value <= self.target
-            if reached:
-                round.stop(f"{self.metric} has reached {self.target:g}")
-
-
 @dataclass
 class Rounds:
     """Configuration and state of one loop; iterate it for the rounds."""
@@ -238,6 +156,7 @@ class Rounds:
     callbacks: Sequence[Callback] = ()
     checkpoint: Checkpoint | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    prepared: Federation | None = None
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
@@ -307,6 +226,7 @@ class Rounds:
             coordinator_rows=self.selector.coordinator_rows(),
             before=self.learner.get_state() if self.selector.needs_updates else None,
             asked_before=asked_before,
+            prepared=self.prepared,
         )
         round.missed = missed
         if seconds is not None:
@@ -341,7 +261,7 @@ class Rounds:
         return [w for w in watchers if any(map(is_state, dir(w))) or w.get_state()]
 
     def _content(self, round: Round) -> dict[str, Any]:
-        states = self.federation.engine.states()
+        states = self.federation.states()
         return {
             "next": self.rounds if round.stopped else round.index + 1,
             "learner": self.learner.get_state(),
@@ -356,9 +276,10 @@ class Rounds:
             return 0
         self._restore_watchers(content["watchers"])
         self.learner.set_state(content["learner"])
-        self.history[:] = content["history"]
+        self.history[:] = map(self.learner.read_entry, content["history"])
         self.learner.history_ = self.history
-        self.federation.engine.restore(dict(content["clients"]))
+        federation = self.federation
+        federation.engine.restore(dict(content["clients"]), federation.current_fit)
         done = int(content["next"])
         if done > self.rounds:
             raise CheckpointError(

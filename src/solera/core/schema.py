@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from solera.core.errors import DataError
 
 Kind = Literal["numeric", "categorical", "date"]
-_MANY = 5  # categories that a condition does not list any more
 _MOST_DAYS = 3_000_000  # about the year 10,000
+_LARGE = 1e3  # from here on six digits are too few to tell neighbours apart
 Unknown = Literal["error", "other"]
 Target = Literal["classes", "labels", "numbers", "none"]
 UNKNOWN = -1
@@ -25,23 +25,32 @@ class Feature:
     """One column.
 
     A categorical column holds codes 0, 1, … into ``categories``, a date the days since 1970-01-01;
-    NaN is missing.
+    NaN is missing. A numeric column with ``categories`` holds codes whose order counts.
     """
 
     name: str
     kind: Kind = "numeric"
     categories: tuple[str, ...] = ()
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds categories other than truth values, whose codes 0 and 1 are numbers."""
+        return self.kind == "categorical" and self.categories != ("False", "True")
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether it holds codes of categories, which an encoder may have made numbers."""
+        return self.kind == "categorical" or bool(self.categories)
+
     def text(self, value: float) -> str:
-        """A value of the column in words: a date as such, a number in six digits."""
+        """A value of the column in words: a date as such, a number in six digits or more."""
         if self.kind == "date" and abs(value) < _MOST_DAYS:
             return str(np.datetime64(int(np.floor(value)), "D"))
-        return f"{value:.6g}"
+        return f"{value:.6g}" if abs(value) < _LARGE else f"{value:.12g}"
 
     def names_between(self, low: float, high: float) -> list[str]:
-        """The few categories with codes above ``low`` and up to ``high``, if these are not all."""
-        names = [name for code, name in enumerate(self.categories) if low < code <= high]
-        return names if len(names) < min(len(self.categories), _MANY) else []
+        """The categories with codes above ``low`` and up to ``high``."""
+        return [name for code, name in enumerate(self.categories) if low < code <= high]
 
 
 def numbered(width: int) -> tuple[Feature, ...]:

@@ -32,7 +32,7 @@ def _keep_common(leaving: Leaving, common: Common) -> None:
     features = []
     for column, feature in enumerate(schema.features):
         named: list[Any] = []
-        if feature.kind == "categorical":
+        if feature.is_coded:
             held = common(feature.name, _category_of(rows.X[:, column], feature.categories))
             named = [name for name in feature.categories if name in held]
             named += [name for name in held if name not in feature.categories and name]
@@ -142,7 +142,7 @@ class SchemaAgreement(Aggregation):
                     "first": reply.client,
                 }
             ],
-            "categories": {n: sorted(c) for n, k, c in answer["features"] if k == "categorical"},
+            "categories": {n: list(c) for n, _, c in answer["features"] if c},
             "classes": np.asarray(answer["classes"]),
             "gaps": [[reply.client, int(column)] for column in answer["gaps"][:1]],
             "empty": [reply.client] if answer["empty"] else [],
@@ -156,7 +156,7 @@ class SchemaAgreement(Aggregation):
                 known["clients"] += view["clients"]
                 known["first"] = min(known["first"], view["first"])
         categories = {
-            name: sorted({*a["categories"].get(name, []), *b["categories"].get(name, [])})
+            name: _joined(a["categories"].get(name, []), b["categories"].get(name, []))
             for name in sorted({*a["categories"], *b["categories"]})
         }
         return {
@@ -181,6 +181,11 @@ class SchemaAgreement(Aggregation):
         outputs = len(classes) if target == "classes" else outputs
         schema = Schema(features, target, classes, outputs, tuple(names))
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
+
+
+def _joined(a: list[str], b: list[str]) -> list[str]:
+    """Categories in the order that all have them in, or in that of the alphabet."""
+    return a if a == b else sorted({*a, *b})
 
 
 def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
@@ -228,6 +233,11 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     missing value are errors that name client and column. Clients whose rows are generated lazily
     are not asked: theirs show when a task meets them.
     """
+    if hasattr(getattr(federation.engine, "source", None), "parties"):
+        raise DataError(
+            "the clients hold different columns of the same people",
+            hint="only vertical learners learn from them, such as so.VerticalLogisticRegression()",
+        )
     schema = federation.schema
     if schema is None:
         answer = federation.ask(describe).fold(SchemaAgreement())

@@ -227,7 +227,9 @@ class Answer:
             for feature in features:
                 if feature.kind == "categorical":
                     raise DataError(
-                        f"target column {feature.name!r} holds neither 0/1 labels nor numbers"
+                        f"target column {feature.name!r} holds neither 0/1 labels nor numbers",
+                        hint=f"true and false become 1.0 and 0.0 by df[{feature.name!r}]"
+                        ".astype(float)",
                     )
             return cls(features, "numbers", single=False)
         (column,) = columns

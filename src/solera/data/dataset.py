@@ -66,7 +66,9 @@ class Dataset:
 
         Names that are all whole numbers, or all truth values, become such.
         """
-        if self.schema.target != "classes" or not self.class_names:
+        classes = self.schema.classes
+        coded = np.array_equal(classes, range(len(self.class_names))) and classes.dtype != bool
+        if self.schema.target != "classes" or not self.class_names or not coded:
             return self
         values = class_values(self.class_names)
         classes = np.unique(values)

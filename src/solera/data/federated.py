@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from solera.core import rng
-from solera.core.clients import Array, BoolArray, IntArray, Part, Rows, Segments, take_rows
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments, take_rows
 from solera.core.constraints import ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
-from solera.data.arrays import check_rows
+from solera.data.arrays import check_rows, prepared_rows
 
 if TYPE_CHECKING:
     from solera.data.summary import Summary
@@ -150,24 +151,19 @@ class FederatedData:
 
     def units(self, client: int, part: Part) -> IntArray | None:
         """Whose rows those of a client are, where that is known."""
-        if self.persons is None:
-            return None
-        start, size = self._bounds(client, part)
-        return self.persons[start : start + size]
+        return self._known_of(self.persons, client, part)
 
     def labelled_of(self, client: int, part: Part) -> BoolArray | None:
         """Which of a client's rows have a target, where not all have."""
-        if self.labelled is None:
-            return None
-        start, size = self._bounds(client, part)
-        return self.labelled[start : start + size]
+        return self._known_of(self.labelled, client, part)
 
     def identifiers_of(self, client: int, part: Part) -> Array | None:
         """The identifiers of a client's rows, where they have any."""
-        if self.identifiers is None:
-            return None
+        return self._known_of(self.identifiers, client, part)
+
+    def _known_of(self, column: Array | None, client: int, part: Part) -> Array | None:
         start, size = self._bounds(client, part)
-        return self.identifiers[start : start + size]
+        return None if column is None else column[start : start + size]
 
     def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
         starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
@@ -198,7 +194,7 @@ class FederatedData:
             np.floor(sizes * validation).astype(np.int64),
             np.floor(sizes * test).astype(np.int64),
         )
-        return self._ordered(np.lexsort((draw, owner)), held_out)
+        return self._taken(np.lexsort((draw, owner)), self.offsets, held_out)
 
     def fold(self, index: int, folds: int, *, seed: int = 0) -> FederatedData:
         """One fold of a k-fold cross-validation inside every client.
@@ -220,7 +216,8 @@ class FederatedData:
         validated = ~is_test & (rank % folds == index)
         counts = np.bincount(owner[validated], minlength=self.clients).astype(np.int64)
         test = np.diff(self.offsets) - train
-        return self._ordered(np.lexsort((rank, validated, is_test, owner)), (counts, test))
+        order = np.lexsort((rank, validated, is_test, owner))
+        return self._taken(order, self.offsets, (counts, test))
 
     def _draws(self, seed: int, purpose: str) -> tuple[IntArray, IntArray, Any]:
         """For every row its owner, its place among the owner's rows, and a random number."""
@@ -230,83 +227,59 @@ class FederatedData:
         within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
         return owner, within, rng.random_bits(keys[owner], within)
 
-    def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
-        view = self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
-        view.persons = None if self.persons is None else self.persons[order]
-        view.identifiers = None if self.identifiers is None else self.identifiers[order]
-        view.labelled = None if self.labelled is None else self.labelled[order]
-        return view
-
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
-        X, schema = self.X, self.schema
-        for step in steps:
-            X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
-        view = self._replaced(Rows(X, self.y), schema, self._held_out)
-        view.resources = self.resources
-        view.persons = self.persons
-        view.identifiers = self.identifiers
-        view.labelled = self.labelled
+        X, schema = prepared_rows(self.X, self.schema, steps)
+        view = self.with_rows(X, self.y)
+        view.schema = schema
         return view
 
     def with_rows(self, X: Any, y: Any) -> FederatedData:
         """The same clients with other rows, as many of each, in their order."""
-        view = self._replaced(Rows(X, y), self.schema, self._held_out)
-        view.resources = self.resources
-        view.persons = self.persons
-        view.labelled = self.labelled
+        view = copy(self)
+        view.X, view.y = X, y
         return view
 
-    def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
-        """As many rows for every client, but others."""
-        return FederatedData(
-            rows.X,
-            rows.y,
-            self.offsets,
-            schema=schema,
-            held_out=held_out,
-            left_over=self.left_over,
-            names=self.names,
-        )
+    def some_rows(self, rows: IntArray, clients: IntArray) -> FederatedData:
+        """Some training rows of these clients, by their numbers client after client.
 
-    def some_rows(self, rows: IntArray) -> FederatedData:
-        """Some training rows, by their numbers client after client; clients without any are gone.
-
-        Rows stay with their clients, in the order of the clients, and so do the clients' names.
+        Rows stay with their clients, in the order of the clients, and beside them those that are
+        set aside; clients that lose all their training rows lose these as well.
         """
-        starts, sizes = self._bounds(slice(None), "train")
-        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.sort(rows)
         if not len(rows):
             raise DataError("no row is chosen")
-        owner = np.searchsorted(np.cumsum(sizes), rows, side="right")
-        kept, counts = np.unique(owner, return_counts=True)
-        place = starts[owner] + rows - (np.cumsum(sizes) - sizes)[owner]
-        chosen = take_rows(self.X, self.y, place)
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        names = tuple(self.names[k] for k in kept) if self.names else ()
-        some = FederatedData(chosen.X, chosen.y, offsets, schema=self.schema, names=names)
-        some.labelled = None if self.labelled is None else self.labelled[place]
-        return some
+        starts, sizes = self._bounds(slice(None), "train")
+        owners = np.repeat(np.arange(self.clients), np.diff(self.offsets))
+        trains = np.arange(len(owners)) < (starts + sizes)[owners]
+        chosen = np.flatnonzero(trains & np.isin(owners, clients))[np.sort(rows)]
+        stays = (np.bincount(owners[chosen], minlength=self.clients) > 0) | (sizes == 0)
+        aside = np.flatnonzero(~trains & stays[owners])
+        order = np.concatenate([chosen, aside])
+        order = order[np.argsort(owners[order], kind="stable")]
+        counts = np.bincount(owners[order], minlength=self.clients)
+        held_out = self._held_out
+        if held_out is not None:
+            held_out = (held_out[0] * stays, held_out[1] * stays)
+        return self._taken(order, np.concatenate([[0], np.cumsum(counts)]), held_out)
 
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""
         start, end = self.offsets[client : client + 2].tolist()
-        rows = take_rows(self.X, self.y, slice(start, end))
-        held_out = None
-        if self._held_out is not None:
-            validation, test = self._held_out
-            held_out = (validation[client : client + 1], test[client : client + 1])
-        offsets = np.array([0, len(rows)])
-        view = FederatedData(
-            rows.X,
-            rows.y,
-            offsets,
-            schema=self.schema,
-            held_out=held_out,
-            names=self.names[client : client + 1],
-        )
-        view.persons = None if self.persons is None else self.persons[start:end]
-        view.identifiers = None if self.identifiers is None else self.identifiers[start:end]
-        view.labelled = None if self.labelled is None else self.labelled[start:end]
+        held_out = self._held_out
+        if held_out is not None:
+            held_out = (held_out[0][client : client + 1], held_out[1][client : client + 1])
+        view = self._taken(slice(start, end), np.array([0, end - start]), held_out)
+        view.names = self.names[client : client + 1]
+        return view
+
+    def _taken(self, rows: Any, offsets: IntArray, held_out: HeldOut | None) -> FederatedData:
+        """These rows, and what is known of them; ``offsets`` say whose they are now."""
+        taken = take_rows(self.X, self.y, rows)
+        view = self.with_rows(taken.X, taken.y)
+        vars(view).pop("unlabelled", None)
+        view.offsets, view._held_out = offsets, held_out
+        for name in ("persons", "identifiers", "labelled"):
+            column = getattr(self, name)
+            setattr(view, name, None if column is None else column[rows])
         return view
 
     def class_counts(self) -> IntArray | None:
@@ -331,7 +304,7 @@ class FederatedData:
             self.class_counts(),
             self.left_over,
             self._class_names(),
-            label_statistics(self.y, self.schema.label_names) if several else None,
+            label_statistics(self._labels(), self.schema.label_names) if several else None,
         )
 
     def plot(self, **options: Any) -> Any:
@@ -340,10 +313,14 @@ class FederatedData:
 
         known = None
         if self.schema.target == "labels":
-            known = class_counts(self.y >= 0, np.arange(self.offsets[-1]), self.offsets)
+            known = class_counts(self._labels() >= 0, np.arange(self.offsets[-1]), self.offsets)
         names = {"class_names": self._class_names(), "client_names": self.names}
         counts = self.class_counts()
         return plot_counts(np.diff(self.offsets), counts, known=known, **{**names, **options})
+
+    def _labels(self) -> Any:
+        """The labels of all rows, unknown where a row has no target."""
+        return self.y if self.labelled is None else np.where(self.labelled[:, None], self.y, -1)
 
     def _class_names(self) -> Sequence[Any] | None:
         if self.schema.target == "labels":

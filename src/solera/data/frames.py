@@ -46,8 +46,9 @@ def to_pandas(frame: Any) -> Any:
             raise MissingExtra.of(f"a frame of {type(frame).__module__}", "arrow") from None
         frame = pyarrow.table(frame).to_pandas()
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
-    if not frame.columns.is_unique:
-        raise DataError("the frame has several columns of one name")
+    repeated = frame.columns[frame.columns.duplicated()].unique()
+    if len(repeated):
+        raise DataError(f"several columns are called {some_of(map(repr, repeated))}")
     return frame
 
 
@@ -197,12 +198,17 @@ def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
 def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
     """y as an array that can be compared with predictions.
 
-    Text where the classes are numbers, or numbers where they are text, is an error: nothing would
-    ever match.
+    One column of classes, or of one number, is a vector. Text where the classes are numbers, or
+    numbers where they are text, is an error: nothing would ever match.
     """
     values = target_array(y)
+    single = schema.target == "classes" or (schema.target, schema.outputs) == ("numbers", 1)
+    if single and values.shape[1:] == (1,):
+        values = values[:, 0]
     if schema.target != "classes" or not values.size:
         return values
+    if values.ndim > 1:
+        raise DataError(f"y has the shape {values.shape}, one class per row is needed")
     is_text = values.dtype.kind == "U"
     if is_text != (schema.classes.dtype.kind in "US"):
         raise DataError(
@@ -219,8 +225,15 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
     if is_frame(y):
         y = to_pandas(y)
     values = np.asarray(y)
+    if not values.ndim:
+        raise DataError(
+            f"{name} is {y!r}, a target has one value for every row",
+            hint="so.simulate(frame, target=…) names the column of a frame",
+        )
+    if values.dtype.kind == "T":  # NumPy's strings of any length
+        values = values.astype(object)
     missing = _missing(values)
-    if missing.any() and values.ndim == 2 and _are_labels(values, ~missing):
+    if missing.any() and values.ndim == 2 and _are_labels(values, missing):
         return np.where(missing, UNKNOWN, values).astype(np.int8)
     if missing.any():
         rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
@@ -229,18 +242,26 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
             f"the first is row {rows[0]}",
             hint="leave these rows out",
         )
-    if values.dtype.kind != "O":
+    if values.dtype.kind in "OS":
+        kinds = {type(value) for value in values.flat}
+        if kinds and all(issubclass(kind, numbers.Number) for kind in kinds):
+            return np.array(values.tolist())  # as a nullable column of pandas holds them
+        values = values.astype(str)
+    if values.dtype.kind != "U" or values.ndim < 2:
         return values
-    kinds = {type(value) for value in values.flat}
-    if kinds and all(issubclass(kind, numbers.Number) for kind in kinds):
-        return np.array(values.tolist())  # as a nullable column of pandas holds them
-    return values.astype(str)
+    if values.shape[1:] != (1,):
+        raise DataError(
+            f"{name} holds text and has the shape {values.shape}, one class per row is needed",
+            hint="several labels are a matrix of 0 and 1",
+        )
+    return values[:, 0]
 
 
-def _are_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> bool:
-    """Whether what is known is 0, 1 or −1, and the rest is a gap and not infinite."""
+def _are_labels(values: NDArray[Any], missing: NDArray[np.bool_]) -> bool:
+    """Whether several columns hold 0, 1 and −1, and gaps that are not infinite."""
     infinite = values.dtype.kind == "f" and np.isinf(values).any()
-    return not infinite and bool(np.isin(values[known], (UNKNOWN, 0, 1)).all())
+    labels = np.isin(values[~missing], (UNKNOWN, 0, 1)).all()
+    return bool(labels) and not infinite and values.shape[1] > 1
 
 
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from solera.core import rng
 from solera.core.clients import IntArray, Part, Rows, Segments
 from solera.core.constraints import Count, check_arguments
 from solera.core.schema import Schema, infer
-from solera.data.arrays import check_rows
+from solera.data.arrays import check_rows, prepared_rows
 
 _LOOKED_AT = 16
 Generate = Callable[[int, np.random.Generator], Any]
@@ -39,9 +39,8 @@ class LazyData:
 
     def _rows(self, client: int) -> tuple[Any, Any]:
         X, y = check_rows(*self.generate(client, rng.generator(self.seed, "data", 0, client)))
-        raw = self._raw if self._steps else None
-        for step in self._steps:
-            X, raw = step.transform_rows(X, raw), step.transform_schema(raw)
+        if self._steps:
+            X, _ = prepared_rows(X, self._raw, self._steps)
         return X, y
 
     def _look(self) -> Schema:

@@ -20,6 +20,7 @@ from solera.core.clients import IntArray, Part, Rows, Segments
 from solera.core.constraints import ProperFraction, check_arguments
 from solera.core.errors import UsageError
 from solera.core.schema import Schema
+from solera.data.arrays import prepared_rows
 
 CACHE = 32 << 20
 """Bytes of rows that a process keeps, unless told otherwise."""
@@ -85,9 +86,7 @@ class StoredData:
         numbers = [self._numbers(client, part) for client in clients.tolist()]
         sizes = np.array([len(own) for own in numbers], dtype=np.int64)
         rows = self._gather(np.concatenate(numbers))
-        X, schema = rows.X, self._raw
-        for step in self._steps:
-            X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
+        X, _ = prepared_rows(rows.X, self._raw, self._steps)
         return Segments(X, rows.y, np.cumsum(sizes) - sizes, sizes)
 
     def split(

@@ -23,6 +23,7 @@ NOBODY = np.empty(0, dtype=np.int64)
 def ask_to_payload(ask: Ask) -> dict[str, Any]:
     """The fields of an ask; payloads of their own are those of the clients asked."""
     message = {field.name: getattr(ask, field.name) for field in fields(ask)}
+    del message["fit"]  # states go with the blocks
     message["prepare"] = [[step.description, step.digest] for step in ask.prepare]
     message["per_client"] = isinstance(ask.payload, PerClient)
     if isinstance(ask.payload, PerClient):

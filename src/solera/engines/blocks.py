@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from solera.core.component import build_fitted
 from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.noised import Ledger
-from solera.core.engine import Ask, Block, PerClient
+from solera.core.engine import OUTSIDE, Ask, Block, Fit, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import (
@@ -40,8 +41,8 @@ from solera.core.task import Task, find_task
 from solera.engines.faults import FaultModel, Faults, remove_unreachable
 from solera.engines.folds import fold_all, validate_and_fold
 from solera.engines.gates import Gates
+from solera.engines.states import FitStates, State, States
 
-States = dict[int, dict[str, Any]]
 Adds = Callable[[str], bool]
 """Whether the sum of an entry of the replies is enough of it."""
 
@@ -331,7 +332,8 @@ class Simulated:
     ) -> None:
         self.source = source
         self._runner = Runner(source, fault_model, memory, limits)
-        self._states: States = {}
+        self._lasting: dict[int, State] = {}
+        self._fits: WeakKeyDictionary[Fit, dict[int, State]] = WeakKeyDictionary()
 
     @property
     def clients(self) -> int:
@@ -354,11 +356,23 @@ class Simulated:
         """Seal messages between clients; without it no task may ask for that."""
         self._runner.sealer = sealer
 
-    def states(self) -> dict[int, Any]:
-        return self._states
+    def keeps(self, fit: Fit) -> bool:
+        """Whether clients still have what they kept for a fit."""
+        return fit in self._fits
 
-    def restore(self, states: Mapping[int, Any]) -> None:
-        self._states = {int(client): dict(state) for client, state in states.items()}
+    def states(self, fit: Fit = OUTSIDE) -> dict[int, Any]:
+        return dict(FitStates(self._fits.get(fit, {}), self._lasting))
+
+    def restore(self, states: Mapping[int, Any], fit: Fit = OUTSIDE) -> None:
+        kept = self._states_of(fit)
+        kept.clear()
+        kept.update(states)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_fits": dict(self._fits)}  # weak references stay in this process
+
+    def _states_of(self, fit: Fit) -> States:
+        return FitStates(self._fits.setdefault(fit, {}), self._lasting)
 
     def checkpoint_store(self) -> None:
         """Simulations are kept only where their user says."""

@@ -18,7 +18,8 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray
 from solera.core.engine import Ask, Block
 from solera.engines.asks import block_from_payload, block_to_payload
-from solera.engines.blocks import Runner, States
+from solera.engines.blocks import Runner
+from solera.engines.states import States
 
 _MOST_BLOCKS = 16
 _MOST_BYTES = 32 << 20
@@ -27,37 +28,39 @@ _MOST_BYTES = 32 << 20
 
 @dataclass(slots=True)
 class Job:
-    """Blocks, one after the other, that a worker serves in one go; ``tries`` of it went wrong."""
+    """Blocks, one after the other, that a worker serves in one go; ``tries`` of it went wrong.
+
+    ``states`` are what all clients keep between tasks.
+    """
 
     numbers: list[int]
     clients: list[IntArray]
+    states: States
     tries: int = 0
 
-    def message(self, states: States) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """The clients, and what they keep between tasks."""
         asked = np.concatenate(self.clients).tolist()
-        kept = [[client, states[client]] for client in asked if client in states]
+        kept = [[client, self.states[client]] for client in asked if client in self.states]
         return {"clients": self.clients, "states": kept}
 
-    def blocks(
-        self, result: Mapping[str, Any], states: States, fold_here: Aggregation | None
-    ) -> dict[int, Block]:
+    def blocks(self, result: Mapping[str, Any], fold_here: Aggregation | None) -> dict[int, Block]:
         """The blocks of a worker's answer by number; ``states`` is updated."""
         for client in np.concatenate(self.clients).tolist():
-            states.pop(client, None)
+            self.states.pop(client, None)
         found = {}
         for number, part in zip(self.numbers, result["blocks"], strict=True):
-            states.update(dict(part["states"]))
+            self.states.update(dict(part["states"]))
             found[number] = block_from_payload(part, fold_here)
         return found
 
     def singles(self) -> list[Job]:
         """Its blocks on their own, after one more try went wrong."""
         pairs = zip(self.numbers, self.clients, strict=True)
-        return [Job([number], [clients], self.tries + 1) for number, clients in pairs]
+        return [Job([number], [clients], self.states, self.tries + 1) for number, clients in pairs]
 
 
-def jobs_of(ask: Ask, workers: int, each: int) -> deque[Job]:
+def jobs_of(ask: Ask, states: States, workers: int, each: int) -> deque[Job]:
     """The blocks of an ask as about ``each`` jobs for every worker, more where they are many.
 
     With several none waits long for the slowest; with one the fewest messages travel.
@@ -66,7 +69,7 @@ def jobs_of(ask: Ask, workers: int, each: int) -> deque[Job]:
     fitting = max(1, _MOST_BYTES // max(1, ask.size))
     size = min(_MOST_BLOCKS, fitting, max(1, -(-len(spans) // (each * workers))))
     return deque(
-        Job(list(range(i, min(i + size, len(spans)))), spans[i : i + size])
+        Job(list(range(i, min(i + size, len(spans)))), spans[i : i + size], states)
         for i in range(0, len(spans), size)
     )
 

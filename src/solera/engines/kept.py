@@ -121,12 +121,14 @@ class KeptReplies:
                 return entry
         return None
 
-    def states(self) -> dict[int, Any]:
+    def states(self, fit: Any = None) -> dict[int, Any]:
         """What clients keep between tasks is with them."""
-        return {} if self._live is None else self._live.states()
+        return {} if self._live is None else self._live.states(fit)
 
-    def restore(self, states: Mapping[int, Any]) -> None:
-        """Nothing to put back."""
+    def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
+        """Put it back with them."""
+        if self._live is not None:
+            self._live.restore(states, fit)
 
     def checkpoint_store(self) -> None:
         """Nothing is kept of a fold that can be repeated."""

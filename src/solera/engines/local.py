@@ -38,11 +38,12 @@ class LocalEngine(Simulated):
         self.workers = workers
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        states = self._states_of(ask.fit)
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
         with limited_threads(self.workers):
             first = True
             for run in self._runner.group_spans(ask, spans):
-                yield from self._runner.blocks(ask, run, self._states, aggregation, first)
+                yield from self._runner.blocks(ask, run, states, aggregation, first)
                 first = False
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class ProcessEngine(Simulated):
         self._start_workers()
         order, fold_here = order_for(ask, aggregation)
         place = self._asks.write(order)
-        waiting = jobs_of(ask, self.workers, each=2)
+        waiting = jobs_of(ask, self._states_of(ask.fit), self.workers, each=2)
         ahead = 4 * self.workers * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0
@@ -129,7 +129,7 @@ class ProcessEngine(Simulated):
 
     def _assign(self, worker: _Worker, place: list[Any], job: Job) -> None:
         worker.job = job
-        message = encode({"ask": place, **job.message(self._states)}, UNLIMITED)
+        message = encode({"ask": place, **job.message()}, UNLIMITED)
         with suppress(BrokenPipeError):  # a dead worker shows when its answer is read
             worker.pipe.send_bytes(message)
 
@@ -145,7 +145,7 @@ class ProcessEngine(Simulated):
         if "error" in answer:
             raise TaskError(answer["error"])
         result = decode(worker.results.read(answer["place"]), UNLIMITED)
-        return job.blocks(result, self._states, fold_here)
+        return job.blocks(result, fold_here)
 
     def _restart(self, worker: _Worker, job: Job, waiting: deque[Job]) -> dict[int, Block]:
         """Another worker in the place of a dead one, which fails the one block that it served.

@@ -95,7 +95,8 @@ class RayEngine(Simulated):
         told, fold_here = order_for(ask, aggregation)
         self._asked += 1
         order = _Order(self._asked, told, self._asks)
-        waiting = jobs_of(ask, len(self._actors), each=1)  # a message takes Ray a millisecond
+        states = self._states_of(ask.fit)
+        waiting = jobs_of(ask, states, len(self._actors), each=1)  # a message takes a millisecond
         ahead = _AHEAD * len(self._actors) * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0
@@ -157,7 +158,7 @@ class RayEngine(Simulated):
                     return
                 if len(worker.jobs) < _IN_HAND:
                     job = waiting.popleft()
-                    worker.give(job, order, _frame(job.message(self._states)))
+                    worker.give(job, order, _frame(job.message()))
 
     def _finished(self) -> list[tuple[_Worker, Any]]:
         """Workers and their answers, after waiting for one."""
@@ -179,7 +180,7 @@ class RayEngine(Simulated):
         result = decode(frame, UNLIMITED)
         if "error" in result:
             raise TaskError(result["error"])
-        return job.blocks(result, self._states, fold_here)
+        return job.blocks(result, fold_here)
 
     def _replace(self, worker: _Worker, waiting: deque[Job], error: Exception) -> dict[int, Block]:
         """Another worker in the place of a dead one; a block that takes every worker down fails."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-MeasuredPart = Literal["train", "validation", "test", "all", "rows"]
-"""Rows that clients train on, stop by or keep to test on, all of these, or rows at hand."""
+from solera.evaluation.metrics import find_metric
+
+MeasuredPart = Literal["train", "validation", "test", "all", "rows", "unknown"]
+"""Rows that clients train on, stop by or keep to test on, all of these, or rows at hand.
+
+Numbers of files that said nothing of rows are of unknown ones.
+"""
 
 
 class Figure(float):
@@ -16,6 +22,8 @@ class Figure(float):
 
     >>> Figure(0.9, metric="accuracy", part="test", rows=90, clients=6, asked=10)
     accuracy 0.9 of 90 test rows of 6 of 10 clients
+    >>> float(Figure(0.9, metric="accuracy", part="rows", rows=90))
+    0.9
 
     Parameters
     ----------
@@ -23,15 +31,16 @@ class Figure(float):
     part: which rows these are.
     rows: how many it rests on; None where that is not known.
     clients: of how many clients; 0 for rows at hand.
-    asked: how many clients were asked.
-    withheld: rows of these clients whose part in the number their owners withheld.
+    asked: how many clients were asked, and ``absent`` how many of these did not reply.
+    withheld: rows of these clients whose part in the number their owners withheld or replaced.
     interval: of 95 % for the same figure on all such rows, where one is known to hold.
     bound: how far the number of these very rows can be from this one.
     positive: the class that counts as positive, where there is one.
     """
 
     __slots__ = (
-        "asked", "bound", "clients", "interval", "metric", "part", "positive", "rows", "withheld",
+        "absent", "asked", "bound", "clients", "interval", "metric", "part", "positive", "rows",
+        "withheld",
     )  # fmt: skip
 
     metric: str
@@ -39,6 +48,7 @@ class Figure(float):
     rows: int | None
     clients: int
     asked: int
+    absent: int
     withheld: int
     interval: tuple[float, float] | None
     bound: float
@@ -51,11 +61,12 @@ class Figure(float):
         self,
         value: float,
         *,
-        metric: str,
-        part: MeasuredPart,
-        rows: int | None,
+        metric: str = "",
+        part: MeasuredPart = "unknown",
+        rows: int | None = None,
         clients: int = 0,
         asked: int = 0,
+        absent: int = 0,
         withheld: int = 0,
         interval: tuple[float, float] | None = None,
         bound: float = 0.0,
@@ -66,15 +77,96 @@ class Figure(float):
         self.rows = rows
         self.clients = clients
         self.asked = asked
+        self.absent = absent
         self.withheld = withheld
         self.interval = interval
         self.bound = bound
         self.positive = positive
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known to rest on all the rows that it is about."""
+        return self.rows is not None and not (self.withheld or self.absent)
+
+    @property
+    def whose(self) -> str:
+        """Whose rows it rests on, and which class counts as positive, in words."""
+        if self.part == "unknown":
+            return "rows that are not known"
+        rows = "an unknown number of" if self.rows is None else f"{self.rows:,}"
+        kind = {"rows": "rows at hand", "all": "rows"}.get(self.part, f"{self.part} rows")
+        text = f"{rows} {kind}"
+        if self.asked:
+            some = "" if self.clients == self.asked else f"{self.clients:,} of "
+            text += f" of {some}{self.asked:,} client{'s' if self.asked > 1 else ''}"
+        if self.absent:
+            text += f", {self.absent:,} did not reply"
+        if self.withheld:
+            text += f", {self.withheld:,} rows withheld or replaced by their owners"
+        return f"{text}, positive class {self.positive}" if self.positive else text
+
+    @property
+    def number(self) -> str:
+        """Its value in words, with how far it may be off."""
+        text = f"{self:.4g}"
+        if self.bound:
+            text += f" ± {self.bound:.2g}"
+        if self.interval is not None:
+            low, high = self.interval
+            text += f" (95 %: {low:.4g} to {high:.4g})"
+        return text
+
+    @property
+    def marked(self) -> str:
+        """Its value, and whether rows are missing, for tables that have no room for more."""
+        return f"{self:.4g}" if self.is_whole else f"{self:.4g} (rows missing)"
+
+    @property
+    def words(self) -> str:
+        """Its value, and whose rows it rests on."""
+        return f"{self.number} of {self.whose}"
+
+    def __repr__(self) -> str:
+        return f"{self.metric} {self.words}".lstrip()
+
+    __str__ = __repr__
+
+    def to_payload(self) -> dict[str, Any]:
+        """What files and messages hold of it; :func:`restored` reads that."""
+        about = {name: value for name in self.__slots__ if (value := getattr(self, name))}
+        return {"value": float(self), **about}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        about = {name: getattr(self, name) for name in self.__slots__}
-        return _restored, (float(self), about)
+        return _from_payload, ("", self.to_payload())
 
 
-def _restored(value: float, about: dict[str, Any]) -> Figure:
-    return Figure(value, **about)
+def in_words(value: float) -> str:
+    """A number and, of a figure, whose rows it rests on."""
+    return value.words if isinstance(value, Figure) else f"{value:.4g}"
+
+
+def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
+    """Metrics of the same rows as figures; ``about`` says of which."""
+    return {name: Figure(value, metric=name, **about) for name, value in metrics.items()}
+
+
+def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a file or message as figures again; bare metrics are of unknown rows."""
+    return {name: _from_payload(name, value) for name, value in entries.items()}
+
+
+def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures among entries of a file or message."""
+    return {name: f for name, f in restored(entries).items() if isinstance(f, Figure)}
+
+
+def _from_payload(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and "metric" in value:
+        about = dict(value)
+        number = about.pop("value")
+        if "interval" in about:
+            about["interval"] = tuple(about["interval"])
+        return Figure(float("nan") if number is None else number, **about)
+    if isinstance(value, float) and not isinstance(value, Figure) and find_metric(name):
+        return Figure(value, metric=name)
+    return value

@@ -9,14 +9,20 @@ are drawn as if the rows of merged bins were spread evenly over these.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
-from solera.core.errors import UsageError
 from solera.core.pictures import new_figure
+from solera.evaluation.intervals import (
+    Interval,
+    area_variance,
+    of_area,
+    of_share,
+    quantile,
+    wilson,
+)
 
 CALIBRATION_BINS = 10
 CALIBRATION_EDGES = np.linspace(0, 1, CALIBRATION_BINS + 1)
@@ -33,7 +39,8 @@ class Scores:
     high, low: rows by name, by whether the row is of that class, and by the highest and lowest bin
         in which they can be. The two are the same unless small bins were merged.
     loss, brier, judged: the sums of −log p and of squared errors, and over how many rows.
-    threshold: rows with a higher score are called positive.
+    threshold: rows with a higher score are called positive; None of more than two classes, of
+        which a model chooses the one with the highest score.
     """
 
     names: tuple[str, ...]
@@ -43,7 +50,7 @@ class Scores:
     loss: float
     brier: float
     judged: int
-    threshold: float = 0.5
+    threshold: float | None = 0.5
 
     @property
     def rows(self) -> int:
@@ -65,9 +72,13 @@ class Scores:
                 "auroc": [self._auroc(i) for i in known],
                 "auprc": [self._auprc(i) for i in known],
                 "ece": [self._ece(i) for i in known],
-                "sensitivity": [self._above(i)[1] for i in known],
-                "specificity": [_complement(self._above(i)[0]) for i in known],
             }
+            if self.threshold is not None:
+                above = [self._above(i, self.threshold) for i in known]
+                each["sensitivity"] = [positives for _, positives in above]
+                each["specificity"] = [_complement(negatives) for negatives, _ in above]
+                if len(self.names) == 1:
+                    each["false_positive_rate"] = [negatives for negatives, _ in above]
             for name, values in each.items():
                 low, high = np.mean(values, axis=0)
                 found[name] = float(low), float(high)
@@ -104,20 +115,21 @@ class Scores:
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals of one class against the other, from the counts and their bounds.
 
-        Hanley & McNeil 1982 for the AUROC, Wilson 1927 for sensitivity and specificity.
+        See :mod:`solera.evaluation.intervals`; rows of one bin are ties.
         """
-        if len(self.high) != 1 or not self.high[0].sum(axis=1).all():
+        quantile(level)
+        if len(self.high) != 1 or self.threshold is None or not self.high[0].sum(axis=1).all():
             return {}
-        z = quantile(level)
         negatives, positives = (int(n) for n in self.high[0].sum(axis=1))
-        (below, above), (area_low, area_high) = self._above(0), self._auroc(0)
-        spread_low = z * hanley_mcneil(area_low, positives, negatives)
-        spread_high = z * hanley_mcneil(area_high, positives, negatives)
-        return {
-            "auroc": (max(0.0, area_low - spread_low), min(1.0, area_high + spread_high)),
-            "sensitivity": _wilson_range(above, positives, z),
-            "specificity": _wilson_range(_complement(below), negatives, z),
+        below, above = self._above(0, self.threshold)
+        intervals = {
+            "sensitivity": _share_range(above, positives, level),
+            "specificity": _share_range(_complement(below), negatives, level),
+            "false_positive_rate": _share_range(below, negatives, level),
         }
+        variance = area_variance(*self._spread(0))
+        area = of_area(self._auroc(0), variance, positives, negatives, level)
+        return intervals if area is None else {"auroc": area, **intervals}
 
     def _auroc(self, i: int) -> tuple[float, float]:
         """The area at the least and at the most, wherever in their bins the rows are."""
@@ -140,10 +152,10 @@ class Scores:
         best = np.array([precision[a : b + 1].max() for a, b in pairs.T])[which.reshape(-1)]
         return float(worst.mean()), float(best.mean())
 
-    def _above(self, i: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    def _above(self, i: int, threshold: float) -> tuple[Interval, Interval]:
         """The share of the negatives, and of the positives, above the threshold."""
-        certain = int(np.searchsorted(self.edges, self.threshold, side="left")) + 1
-        possible = int(np.searchsorted(self.edges, self.threshold, side="right"))
+        certain = int(np.searchsorted(self.edges, threshold, side="left")) + 1
+        possible = int(np.searchsorted(self.edges, threshold, side="right"))
         negative, positive = (
             (
                 float(self.low[i, c, certain:].sum() / self.low[i, c].sum()),
@@ -259,32 +271,9 @@ class Scores:
         return figure
 
 
-def hanley_mcneil(area: float, positives: int, negatives: int) -> float:
-    """The standard error of an area under the ROC curve (Hanley & McNeil 1982, eq. 2)."""
-    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = area * (1 - area)
-    variance += (positives - 1) * (q1 - area**2) + (negatives - 1) * (q2 - area**2)
-    return float(np.sqrt(max(0.0, variance) / (positives * negatives)))
-
-
-def wilson(share: Any, rows: Any, z: float = 1.959963984540054) -> tuple[Any, Any]:
-    """The interval of a proportion (Wilson 1927)."""
-    share, rows = np.asarray(share, dtype=float), np.asarray(rows, dtype=float)
-    middle = share + z**2 / (2 * rows)
-    half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    scale = 1 + z**2 / rows
-    return (middle - half) / scale, (middle + half) / scale
-
-
-def _wilson_range(share: tuple[float, float], rows: int, z: float) -> tuple[float, float]:
-    return float(wilson(share[0], rows, z)[0]), float(wilson(share[1], rows, z)[1])
-
-
-def quantile(level: float) -> float:
-    """How many standard errors a two-sided interval of this level reaches."""
-    if not 0 < level < 1:
-        raise UsageError(f"a level of confidence is between 0 and 1, not {level}")
-    return NormalDist().inv_cdf((1 + level) / 2)
+def _share_range(share: Interval, rows: int, level: float) -> Interval:
+    low, high = (round(each * rows) for each in share)
+    return of_share(low, rows, level)[0], of_share(high, rows, level)[1]
 
 
 def _complement(share: tuple[float, float]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from solera.learn.averaging.variants import (
     FedYogi,
     Scaffold,
 )
-from solera.learn.base import Additive, Learner, Predictor, Transformer, load
+from solera.learn.base import Additive, Learner, MissingRows, Predictor, Transformer, load
 from solera.learn.cluster.kmeans import FedKMeans
 from solera.learn.describe import describe
 from solera.learn.evaluation import evaluate
@@ -83,6 +83,7 @@ __all__ = [
     "FederatedTree",
     "Learner",
     "MLFedAvg",
+    "MissingRows",
     "PeerToPeer",
     "Pipeline",
     "Predictor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -16,6 +17,9 @@ from solera.core.federation import Federation
 from solera.core.schema import Schema, class_codes
 from solera.core.task import Task
 from solera.data.frames import check_columns, encode_target, is_frame, to_pandas
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import headline_of
+from solera.learn.conditions import Condition
 from solera.learn.learner import Learner, as_federation
 from solera.learn.model_file import from_bytes, load
 
@@ -28,6 +32,11 @@ __all__ = [
     "from_bytes",
     "load",
 ]
+
+
+class MissingRows(UserWarning):
+    """A score rests on fewer rows than it is about."""
+
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
@@ -52,15 +61,36 @@ class Predictor(Learner, abstract=True):
             raise AttributeError(f"{type(self).__name__} was fitted to {self.schema_.target}")
         return self.schema_.classes
 
+    def check_has_classes(self) -> None:
+        """Raise :class:`UsageError` where numbers are predicted, which have no probabilities."""
+        self.check_fitted()
+        if self.schema_.target == "numbers":
+            kind = type(self).__name__
+            raise UsageError(
+                f"{kind} was fitted to numbers, which have no probabilities",
+                hint="predict gives the numbers",
+            )
+
     def score(self, X: Any, y: Any = None) -> float:
         """Accuracy for classes, subset accuracy for labels, R² for numbers.
 
         A frame may bring its target along. X may also be a federation: then over all rows of its
-        clients, which are counted where they are.
+        clients, which are counted where they are. It is a plain float, so that scikit-learn takes
+        it: where rows are missing, a warning says which.
         """
+        figure = self.score_figure(X, y)
+        if not figure.is_whole:
+            warnings.warn(f"{type(self).__name__}.score: {figure}", MissingRows, stacklevel=2)
+        return float(figure)
+
+    def score_figure(self, X: Any, y: Any = None) -> Figure:
+        """:meth:`score` with the rows that it rests on."""
         self.check_fitted()
+        metric = headline_of(self.schema_.target)
         if isinstance(X, Federation):
-            return self._score_clients(X)
+            from solera.learn.evaluation import evaluate_all
+
+            return evaluate_all(self, X)[metric]
         y = encode_target(self._target_of(X) if y is None else y, self.schema_)
         predicted = self.predict(X)
         if len(y) != len(predicted):
@@ -70,9 +100,16 @@ class Predictor(Learner, abstract=True):
         if self.schema_.target == "numbers":
             from sklearn.metrics import r2_score
 
-            return float(r2_score(y, predicted))
-        hits = predicted == y
-        return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+            if not np.isfinite(predicted).all():
+                raise DataError(
+                    f"{type(self).__name__} predicts numbers that are not finite: it has diverged",
+                    hint="lower lr, or scale features and target before fit",
+                )
+            value = float(r2_score(y, predicted))
+        else:
+            hits = predicted == y
+            value = float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+        return Figure(value, metric=metric, part="rows", rows=len(y))
 
     def _target_of(self, X: Any) -> Any:
         """The target in a frame that brings it along."""
@@ -82,11 +119,6 @@ class Predictor(Learner, abstract=True):
         frame = to_pandas(X)
         check_columns(names, frame.columns)
         return frame[names[0]] if len(names) == 1 else frame[[*names]]
-
-    def _score_clients(self, federation: Federation) -> float:
-        from solera.learn.evaluation import evaluate_all
-
-        return float(next(iter(evaluate_all(self, federation).metrics.values())))
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""
@@ -121,12 +153,20 @@ class Predictor(Learner, abstract=True):
         """
         from solera.learn.evaluation import evaluate, evaluate_rows
 
+        self.check_predicts()
         if isinstance(federation, Federation):
             more: dict[str, Any] = {"scores": scores, "metrics": metrics}
             return evaluate(self, federation, part, per_client=per_client, **more)
         self.check_fitted()
         y = self._target_of(federation) if y is None else y
         return evaluate_rows(self, federation, y, scores, metrics)
+
+
+def last_step(model: Any) -> Any:
+    """The learner that predicts: the last of a pipeline's."""
+    while "steps_" in vars(model):
+        model = model.steps_[-1]
+    return model
 
 
 class Additive(Predictor, abstract=True):
@@ -160,6 +200,7 @@ class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
     allows_missing: ClassVar[bool] = True
+    takes_categories: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
@@ -172,6 +213,13 @@ class Transformer(Learner, abstract=True):
     def transform_rows(self, X: Any, schema: Schema) -> Any:
         """The transformed rows of a client that describes them by a schema of its own."""
         return self.transform(X)
+
+    def condition_before(self, condition: Condition) -> Condition:
+        """The condition on rows that transformed ones satisfy by this one."""
+        raise UsageError(
+            f"{type(self).__name__} does not say which column a condition comes from",
+            hint="write its method condition_before, see docs/how-to/add-a-learner.md",
+        )
 
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""

@@ -14,6 +14,7 @@ from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
 from solera.core.version import versions_of
+from solera.evaluation.figure import in_words
 from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
@@ -59,6 +60,7 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
         "Limits": _limits(learner),
     }
     lines = [f"# Model card: {type(learner).__name__}", ""]
+    lines += [f"**Warning**: {warning}\n" for warning in training.get("warnings", ())]
     for title, facts in sections.items():
         lines += [f"## {title}", "", *(f"- {fact}" for fact in list(facts) or [_UNKNOWN]), ""]
     return "\n".join(lines)
@@ -94,15 +96,14 @@ def _rounds(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     traffic = sum(entry.get("bytes_down", 0) + entry.get("bytes_up", 0) for entry in history)
     yield f"messages of these rounds: {traffic:,} bytes"
     for name, value in logged(history[-1]).items():
-        yield f"{name} of the last round: {value:.6g}"
+        yield f"{name} of the last round: {in_words(value)}"
 
 
 def _metrics(evaluation: Any) -> list[str]:
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
-    found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
-    if evaluation.warning:
-        found.append(evaluation.warning)
+    found = [f"{name}: {in_words(figure)}" for name, figure in evaluation.metrics.items()]
+    found += evaluation.notes
     if evaluation.clients:
         found.append(f"clients that judged it by rows of their own: {len(evaluation.clients):,}")
     return found

@@ -11,7 +11,7 @@ from solera.core.aggregation import Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count
-from solera.core.errors import NotEnoughReplies
+from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
@@ -49,14 +49,15 @@ class Description:
     schema: the columns, with the categories and classes that may be named; every label is one more
         column of its name, absent or present, and misses where it is unknown.
     names: what the clients are called.
-    rows: of every client.
+    rows: that every client trains on; those it sets aside are in none of these numbers.
     missing: clients × columns, how many values miss.
     quantiles: columns × 5, at 5, 25, 50, 75 and 95 %; NaN for categories.
     edges, histogram: of columns of numbers, columns × edges, and clients × columns × the rows
         below each edge.
     categories: for every column clients × categories, how many rows have each.
     classes: clients × classes.
-    correlations: of the columns of numbers; None where owners do not allow products, or with noise.
+    correlations: of the columns of numbers, NaN for one that does not vary; None where owners do
+        not allow products, or with noise.
     epsilon: what all of it together has spent, where it was noised; see ``dp`` of :func:`describe`.
     """
 
@@ -102,6 +103,8 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
+        pairs = self.correlations
+        correlations = None if pairs is None else np.where(np.isnan(pairs), None, pairs).tolist()
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
@@ -117,12 +120,13 @@ class Description:
         classes = [str(c) for c in self.schema.classes.tolist()]
         by_client = [dict(zip(classes, line, strict=True)) for line in self.classes.tolist()]
         return {
+            "part": "train",
             "clients": [
                 {"name": name, "rows": rows, "classes": held}
                 for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
             ],
             "columns": features,
-            "correlations": None if self.correlations is None else self.correlations.tolist(),
+            "correlations": correlations,
         }
 
     def lines(self) -> list[list[str]]:
@@ -144,7 +148,7 @@ class Description:
 
     def head(self) -> list[str]:
         """Clients, rows and classes in a line each."""
-        head = [f"{len(self.rows):,} clients, {self.rows.sum():,} rows"]
+        head = [f"{len(self.rows):,} clients, {self.rows.sum():,} training rows"]
         if self.classes.size:
             total = self.classes.sum(axis=0).tolist()
             pairs = zip(self.schema.classes.tolist(), total, strict=True)
@@ -157,7 +161,7 @@ class Description:
 
     def _repr_html_(self) -> str:
         header = ["column", "kind", "missing", "5 · 25 · 50 · 75 · 95 %, or categories", "drift"]
-        title = f"{len(self.rows):,} clients, {self.rows.sum():,} rows"
+        title = self.head()[0]
         return html_table(self.lines(), header, title)
 
     def plot(self) -> Any:
@@ -193,7 +197,7 @@ class Description:
             ax.barh(np.arange(len(rows)), rows, left=start, label=str(c))
             start = start + rows
         ax.barh(np.arange(len(start)), np.maximum(self.rows - start, 0), left=start, color="0.8")
-        ax.set(title="rows of clients", xlabel="rows", ylabel="client")
+        ax.set(title="training rows of clients", xlabel="rows", ylabel="client")
         if self.classes.size and self.classes.shape[1] <= 10:
             ax.legend(fontsize=7)
 
@@ -266,7 +270,7 @@ class Describe(Component):
         found[categorical] = np.nan
         return Description(
             schema=schema,
-            names=_names(federation, ids),
+            names=tuple(federation.names_of(ids)),
             rows=counts["rows"],
             missing=np.stack([table[:, MISSING] for table in tables], axis=1),
             quantiles=found,
@@ -291,6 +295,9 @@ def _each(
 def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) -> Description:
     """What the rows of all clients are like, and how clients differ, from counts and sums alone.
 
+    These are the rows that clients train on: those set aside to validate or to test are not looked
+    at before a model is judged.
+
     Rows, missing values, quantiles, histograms, categories, classes, labels, correlations and
     drift. The smallest and the largest value are not asked for. Behind a gate counts of fewer than
     ``min_count`` rows are withheld and rare categories and classes not named; correlations need a
@@ -298,12 +305,12 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without.
     """
+    if not isinstance(federation, Federation):
+        raise UsageError(
+            f"so.describe asks the clients of a federation, not {type(federation).__name__}",
+            hint="rows of one's own: so.describe(so.simulate(X, y, clients=1))",
+        )
     return Describe(bins, dp).look(federation)
-
-
-def _names(federation: Federation, ids: IntArray) -> tuple[str, ...]:
-    given = dict(enumerate(federation.names))
-    return tuple(given.get(i, f"client {i}") for i in ids.tolist())
 
 
 def _edges(found: FloatArray, bins: int) -> FloatArray:
@@ -337,9 +344,9 @@ def _correlations(federation: Federation) -> FloatArray | None:
     G = G + np.triu(G, 1).T
     mean = G[0] / max(G[0, 0], 1.0)
     C = (G / max(G[0, 0], 1.0) - np.outer(mean, mean))[1:, 1:]
-    scale = np.sqrt(np.maximum(np.diagonal(C), 0.0))
-    found = np.divide(C, np.outer(scale, scale), out=np.zeros_like(C), where=C.diagonal() > 1e-12)
-    return np.asarray(np.clip(found, -1, 1))
+    varies = C.diagonal() > 1e-12
+    scale = np.where(varies, np.sqrt(np.maximum(C.diagonal(), 0.0)), np.nan)
+    return np.asarray(np.clip(C / np.outer(scale, scale), -1, 1))
 
 
 def _heat(ax: Any, values: FloatArray, title: str) -> None:

@@ -8,14 +8,13 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation, Sum
+from solera.core.aggregation import Aggregation
 from solera.core.clients import (
-    PARTS,
     IntArray,
     Part,
     Segments,
@@ -24,22 +23,22 @@ from solera.core.component import Component, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.html import html_table
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.evaluation.counts import (
+    countable,
+    figures_of,
     metrics_of,
     metrics_of_many,
-    rows_counted,
-    rows_untold,
     summed,
-    told,
 )
-from solera.evaluation.scores import Scores, quantile, wilson
-from solera.learn.judging import count_rows, judge_rows
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import Figure, measured
+from solera.evaluation.scores import Scores
+from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.scores import (
     ScoreGrid,
@@ -53,72 +52,6 @@ from solera.learn.scores import (
     score_counts,
     scores_of,
 )
-
-_MOST_SHOWN = 20  # clients in a notebook's table
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of a federation, and of each client in ``clients``.
-
-    ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
-    have names. Where scores were counted, ``bounds`` say how far a metric of the rows themselves
-    can be from the one given, and ``scores`` and ``client_scores`` give the curves.
-
-    ``untold``: rows whose counts their owners withheld, or replaced by earlier ones, because too
-    few rows stand behind them; the metrics are of the others (errors of numbers where clients are
-    asked one by one), and with many untold far from those of all rows. How many *counts* were
-    withheld cannot be told: a single row would change that number. Counts of labels are known to be
-    withheld only where a client tells none.
-    """
-
-    metrics: dict[str, float]
-    clients: dict[int, dict[str, float]]
-    counts: dict[str, Any]
-    names: dict[int, str] = field(default_factory=dict)
-    bounds: dict[str, float] = field(default_factory=dict)
-    scores: Scores | None = None
-    client_scores: dict[int, Scores] = field(default_factory=dict)
-    untold: int = 0
-
-    def __getitem__(self, metric: str) -> float:
-        return self.metrics[metric]
-
-    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Confidence intervals of metrics of all rows, from the counts that left.
-
-        Wilson's of the accuracy and, where scores of two classes were counted, those of
-        :meth:`Scores.intervals <solera.evaluation.scores.Scores.intervals>`.
-        """
-        found = {} if self.scores is None else self.scores.intervals(level)
-        if "confusion" in self.counts:
-            low, high = wilson(self["accuracy"], self.counts["confusion"].sum(), quantile(level))
-            found = {"accuracy": (float(low), float(high)), **found}
-        return found
-
-    def _repr_html_(self) -> str:
-        """What notebooks show: the metrics of all, then those of each client by its name."""
-        rows = [["all", *self.metrics.values()]]
-        rows += [
-            [self.names.get(client, f"client {client}"), *(each.get(m, "") for m in self.metrics)]
-            for client, each in list(self.clients.items())[:_MOST_SHOWN]
-        ]
-        more = len(self.clients) - _MOST_SHOWN
-        title = f"and {more:,} clients more" if more > 0 else ""
-        return html_table(rows, ["", *self.metrics], ", ".join(filter(None, [title, self.warning])))
-
-    @property
-    def warning(self) -> str:
-        """What the metrics leave out, or nothing."""
-        if not self.untold:
-            return ""
-        rows = int(np.sum(self.counts["rows"]))
-        return f"counts of {self.untold:,} of {rows:,} rows withheld or replaced by their owners"
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        warning = f"; {self.warning}" if self.untold else ""
-        return f"Evaluation({shown}; {len(self.clients)} clients{warning})"
 
 
 def evaluate(
@@ -145,16 +78,10 @@ def evaluate(
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})
-    if not model.predicts:
-        raise UsageError(
-            f"{model!r} does not predict the target and cannot be judged by it",
-            hint="compare clusters with so.metrics.jaccard or model.silhouette",
-        )
+    model.check_predicts()
     check_labelled(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    each: dict[int, dict[str, float]] = {}
     grid = _grid(scores)
-    counted = Counted()
 
     def plan() -> Plan:
         more = () if grid is None else score_asks(model, part, grid)
@@ -162,107 +89,49 @@ def evaluate(
         return in_turn(evaluation_asks(model, part), more, *own)
 
     with federation.announced(model, plan):
-        replies = federation.ask(judge_rows, ask)
-        if per_client:
-            ids, counts = replies.fold(Gather())
-            total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
-            judged = told(counts)
-            each = _by_client(ids, counts)
-            untold = rows_untold(counts)
-        else:
-            judged = total = replies.fold(Sum())
-            untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
-        if grid is not None and np.any(rows_counted(total)):
-            found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
-            counted = _counted(model, found, grid, per_client)
+        replies = federation.ask(judge_rows, {**ask, **about_pivot(model)})
+        ids, counts = _counts(replies, CountTotals(), per_client)
+        evaluation = judged(ids, counts, part, replies)
+        if not evaluation.counts["rows"] + evaluation.counts["withheld"]:
+            raise DataError(
+                f"no client has {part} rows",
+                hint=f"set some aside, for example so.simulate({part}=0.2)",
+            )
+        if grid is not None and evaluation.counts["rows"]:
+            replies = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
+            ids, counts = _counts(replies, ScoreTotals(), per_client)
+            evaluation = with_scores(evaluation, model, ids, counts, grid, _asked(replies, part))
         for name in metrics:
-            counted.add_means(name, federation.ask(find_metric(name), ask), per_client)
-    if not rows_counted(total):
-        raise DataError(
-            f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
-        )
-    names = dict(enumerate(federation.names)) if per_client else {}
-    each = {client: found | counted.clients.get(client, {}) for client, found in each.items()}
-    return Evaluation(
-        {**metrics_of(judged), **counted.metrics},
-        each,
-        total,
-        names,
-        counted.bounds,
-        counted.scores,
-        counted.client_scores,
-        untold,
-    )
-
-
-@dataclass
-class Counted:
-    """Metrics beyond those of the confusion matrix, of all and of every client."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    clients: dict[int, dict[str, float]] = field(default_factory=dict)
-    bounds: dict[str, float] = field(default_factory=dict)
-    scores: Scores | None = None
-    client_scores: dict[int, Scores] = field(default_factory=dict)
-
-    def add_means(self, name: str, replies: Any, per_client: bool) -> None:
-        """The mean of a metric of one's own; a client that withholds its sum is left out."""
-        if not per_client:
-            told = replies.fold(Totals())
-            rows, totals = np.array([told["rows"]]), np.array([told["total"]])
-        else:
-            ids, counts = replies.fold(Gather())
-            rows, totals = counts["rows"], np.where(counts["rows"] > 0, counts["total"], 0.0)
-            for client, mean in zip(
-                ids[rows > 0], (totals / np.maximum(rows, 1))[rows > 0], strict=True
-            ):
-                self.clients.setdefault(int(client), {})[name] = float(mean)
-        if rows.any():
-            self.metrics[name] = float(totals.sum() / rows.sum())
-
-
-def _grid(scores: bool | ScoreGrid) -> ScoreGrid | None:
-    if isinstance(scores, ScoreGrid):
-        return scores
-    return ScoreGrid() if scores else None
-
-
-def _counted(model: Any, replies: Any, grid: ScoreGrid, per_client: bool) -> Counted:
-    """The metrics of counted scores, folded or of every client."""
-    if not per_client:
-        return _of_scores(model, replies.fold(ScoreTotals()), grid)
-    ids, counts = replies.fold(Gather())
-    found = located(counts)
-    all_ = _of_scores(model, map_leaves(lambda leaf: leaf.sum(axis=0), found), grid)
-    for i, client in enumerate(ids.tolist()):
-        own = _of_scores(model, {name: leaf[i] for name, leaf in found.items()}, grid)
-        all_.clients[client] = own.metrics
-        if own.scores is not None:
-            all_.client_scores[client] = own.scores
-    return all_
-
-
-def _of_scores(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Counted:
-    if "pinball" in total:
-        return Counted(quantile_metrics(total, grid.quantiles))
-    scores = scores_of(model, total, grid)
-    return Counted(scores.metrics(), {}, scores.bounds(), scores)
+            replies = federation.ask(find_metric(name), ask)
+            ids, counts = _counts(replies, Totals(), per_client)
+            _add_means(evaluation, name, ids, counts, _asked(replies, part))
+    return replace(evaluation, names=dict(enumerate(federation.names)) if per_client else {})
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
-    """Metrics over all rows of the clients, whatever they are set aside for."""
-    sizes = {part: federation.engine.sizes(part) for part in PARTS}
+    """Metrics over all rows of the clients, whatever they are set aside for.
+
+    Of some rows of a simulation they are those that were chosen.
+    """
+    sizes = {part: federation.engine.sizes(part) for part in federation.scored_parts}
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
-    found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
-    total = summed(found)
-    untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
-    return Evaluation(metrics_of(total), {}, total, untold=untold)
+    counts = [evaluate(model, federation, part, per_client=False).counts for part in parts]
+    most = {name: max(c[name] for c in counts) for name in ("clients", "asked", "absent")}
+    return _evaluation({**summed(counts), **most}, "all")
 
 
 def evaluate_rows(
-    model: Any, X: Any, y: Any, scores: bool | ScoreGrid = False, metrics: Sequence[str] = ()
+    model: Any,
+    X: Any,
+    y: Any,
+    scores: bool | ScoreGrid = False,
+    metrics: Sequence[str] = (),
+    pivot: Any = None,
 ) -> Evaluation:
-    """Metrics over rows at hand, counted as a client counts its own."""
+    """Metrics over rows at hand, counted as a client counts its own.
+
+    ``pivot`` is what sums of numbers are about, which is to be one where they are added up.
+    """
     if metrics:
         raise UsageError("metrics of one's own are functions: call them on rows at hand")
     y = encode_target(y, model.schema_)
@@ -272,31 +141,177 @@ def evaluate_rows(
     if not len(y):
         raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
-    total = map_leaves(lambda leaf: leaf[0], count_rows(model, rows))
-    grid, counted = _grid(scores), Counted()
-    if grid is not None:
-        check_scores(model)
-        found = located(score_counts(model, rows, grid))
-        counted = _of_scores(model, {name: leaf[0] for name, leaf in found.items()}, grid)
-    all_ = {**metrics_of(total), **counted.metrics}
-    return Evaluation(all_, {}, total, bounds=counted.bounds, scores=counted.scores)
+    nobody = {"clients": 0, "asked": 0, "absent": 0}
+    about = about_pivot(model) if pivot is None else {"pivot": pivot}
+    counts = countable(count_rows(model, rows, **about))
+    evaluation = _evaluation({**_total(counts), **nobody}, "rows")
+    grid = _grid(scores)
+    if grid is None:
+        return evaluation
+    check_scores(model)
+    counts = located(score_counts(model, rows, grid)) | {"clients": np.zeros(1, np.int64)}
+    return with_scores(evaluation, model, np.empty(0, np.int64), counts, grid, {"part": "rows"})
 
 
-def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
+# --- from counts to figures ---
+
+
+class CountTotals(ScoreTotals):
+    """The sum of all counts, without sums that owners withheld."""
+
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        return countable(counts)
+
+
+def judged(ids: IntArray, counts: dict[str, Any], part: str, replies: Any = None) -> Evaluation:
+    """Metrics of all clients together and of each; ``counts`` are :func:`countable`."""
+    total = {**_total(counts), "asked": len(ids), "absent": 0}
+    if replies is not None:
+        total |= _asked(replies, part)
+    return replace(_evaluation(total, part), clients=_by_client(ids, counts, part))
+
+
+def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | None:
+    """What clients found, each with a model of its own; None without any."""
+    if not each:
+        return None
+    counts = map_leaves(lambda *leaves: np.stack(leaves), *(e.counts for e in each.values()))
+    return judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+
+
+def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
+    total = {name: value for name, value in total.items() if name != "part"}
+    notes = []
+    if total.get("merged"):
+        notes.append("owners withhold small counts of labels, and which of them cannot be told")
+    if not total["rows"] and total["withheld"]:
+        notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
+    metrics = metrics_of(total) if total["rows"] else {}
+    if "error2" in total and "mse" in metrics and "r2" not in metrics:
+        notes.append("R² is not defined where the target is the same in all rows")
+    return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
+
+
+def _grid(scores: bool | ScoreGrid) -> ScoreGrid | None:
+    if isinstance(scores, ScoreGrid):
+        return scores
+    return ScoreGrid() if scores else None
+
+
+def _counts(replies: Any, totals: ScoreTotals, per_client: bool) -> tuple[IntArray, Any]:
+    """What adds up of the counts: of each client with its id or, folded, as those of one."""
+    if per_client:
+        ids, counts = replies.fold(Gather())
+        return ids, totals.settle(counts)
+    folded = replies.fold(totals)
+    return np.empty(0, np.int64), map_leaves(lambda leaf: np.asarray(leaf)[None], folded)
+
+
+def _total(counts: dict[str, Any]) -> dict[str, Any]:
+    total: dict[str, Any] = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+    return total
+
+
+def _asked(replies: Any, part: str) -> dict[str, Any]:
+    """Of which rows an ask was, of how many clients, and how many of these did not reply."""
+    return {"part": part, "asked": len(replies.ask.clients), "absent": len(replies.failures)}
+
+
+def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, dict[str, Figure]]:
     """Metrics of every client that has rows, computed for all of them at once."""
-    some = np.flatnonzero(rows_counted(counts))
-    found = metrics_of_many(map_leaves(lambda leaf: leaf[some], counts))
-    columns = zip(*(values.tolist() for values in found.values()), strict=True)
-    return {
-        client: dict(zip(found, values, strict=True))
-        for client, values in zip(ids[some].tolist(), columns, strict=True)
-    }
+    some = np.flatnonzero(counts["rows"][: len(ids)])
+    chosen = map_leaves(lambda leaf: leaf[some], counts)
+    columns = {name: values.tolist() for name, values in metrics_of_many(chosen).items()}
+    each = {}
+    for i, client in enumerate(ids[some].tolist()):
+        metrics = {n: values[i] for n, values in columns.items() if not np.isnan(values[i])}
+        one = {name: leaf[i] for name, leaf in chosen.items()}
+        each[client] = figures_of(metrics, one, part=part)
+    return each
+
+
+def with_scores(
+    evaluation: Evaluation,
+    model: Any,
+    ids: IntArray,
+    counts: dict[str, Any],
+    grid: ScoreGrid,
+    about: Mapping[str, Any],
+) -> Evaluation:
+    """The evaluation with what follows from counted scores."""
+    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
+    figures, scores = _of_scores(model, _total(counts), grid, every, about)
+    clients = dict(evaluation.clients)
+    client_scores = {}
+    for i, client in enumerate(ids.tolist()):
+        one = {name: leaf[i] for name, leaf in counts.items()}
+        own, client_scores[client] = _of_scores(
+            model, one, grid, 0, {"part": about["part"], "asked": 1}
+        )
+        clients[client] = clients.get(client, {}) | own
+    some = {client: each for client, each in client_scores.items() if each is not None}
+    return replace(
+        evaluation,
+        metrics={**evaluation.metrics, **figures},
+        clients=dict(sorted(clients.items())),
+        scores=scores,
+        client_scores=some,
+    )
+
+
+def _of_scores(
+    model: Any, total: dict[str, Any], grid: ScoreGrid, every: int, about: Mapping[str, Any]
+) -> tuple[dict[str, Figure], Scores | None]:
+    """Figures of counted scores; ``every`` is of how many rows they would be, withheld ones too."""
+    about = {**about, "clients": int(total["clients"])}
+    judged = int(total["judged"])
+    if "pinball" in total:
+        metrics = quantile_metrics(total, grid.quantiles)
+        return measured(metrics, rows=judged, withheld=max(0, every - judged), **about), None
+    scores = scores_of(model, total, grid)
+    bounds = scores.bounds()
+    figures = {}
+    for name, value in scores.metrics().items():
+        is_sum = name in ("log_loss", "brier")
+        rows = judged if is_sum else scores.rows
+        figures[name] = Figure(
+            value,
+            metric=name,
+            rows=rows,
+            withheld=max(0, every - rows),
+            bound=bounds[name],
+            positive=scores.names[0] if len(scores.names) == 1 and not is_sum else "",
+            **about,
+        )
+    return figures, scores
+
+
+def _add_means(
+    evaluation: Evaluation,
+    name: str,
+    ids: IntArray,
+    counts: dict[str, Any],
+    about: Mapping[str, Any],
+) -> None:
+    """Add the means of a metric of one's own; a client that withholds its sum is left out."""
+    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
+    targets = [(evaluation.metrics, _total(counts), every, about)]
+    for i, client in enumerate(ids.tolist()):
+        one = {key: leaf[i] for key, leaf in counts.items()}
+        targets.append(
+            (evaluation.clients.setdefault(client, {}), one, 0, {"part": about["part"], "asked": 1})
+        )
+    for metrics, total, rows, of in targets:
+        if total["rows"]:
+            mean = {name: float(total["total"] / total["rows"])}
+            withheld = max(0, rows - int(total["rows"]))
+            metrics |= figures_of(mean, {**total, "withheld": withheld}, **of)
 
 
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(judge_rows, most, judged, open=["model"]),)
+    return (planned(judge_rows, most, judged, open=["model", "pivot"]),)
 
 
 class Gather(Aggregation):
@@ -320,15 +335,6 @@ class Gather(Aggregation):
 
     def finish(self, partial: Any) -> tuple[IntArray, Any]:
         return partial["clients"], partial["stacked"]
-
-
-def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
-    """What clients counted, each with a model of its own; None without any."""
-    if not counts:
-        return None
-    total = summed(list(counts.values()))
-    each = {client: metrics_of(counted) for client, counted in counts.items()}
-    return Evaluation(metrics_of(total), each, total)
 
 
 class Evaluate(Callback, Component):
@@ -363,4 +369,4 @@ class Evaluate(Callback, Component):
             found = evaluate(learner, round.federation, self.part, per_client=False)
             round.log(**found.metrics)
         else:
-            round.log(score=learner.score(self.X, self.y))
+            round.log(score=learner.score_figure(self.X, self.y))

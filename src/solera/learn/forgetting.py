@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import Any, Self
 
 from solera.core.component import Component
+from solera.core.engine import OUTSIDE, Fit
 from solera.core.errors import CannotForget
 from solera.core.federation import Federation
 from solera.core.state import Stateful
@@ -19,6 +20,8 @@ class Forgetful(Stateful, Component, abstract=True):
 
     _kept: Kept | None = None
     _receipt: dict[str, Any] | None = None
+    _client_fit: Fit = OUTSIDE
+    """For which clients keep what is their own of this model."""
 
     @abstractmethod
     def fit(self, *rows: Any, **options: Any) -> Self:
@@ -90,7 +93,8 @@ class Forgetful(Stateful, Component, abstract=True):
             self.fit(federation.without(client), progress=progress)
             return True
         rest = self._rest(client, kept, federation)
-        rest.engine = KeptReplies(kept, None if federation is None else federation.engine)
+        rest = rest.over(KeptReplies(kept, None if federation is None else federation.engine))
+        rest = rest.fitting(self._client_fit)  # where clients still have what they kept
         self.fit(rest, progress=progress, keep=True)
         self._forgotten(rest)
         return True
@@ -98,8 +102,8 @@ class Forgetful(Stateful, Component, abstract=True):
     def _rest(self, client: int | str, kept: Any, federation: Federation | None) -> Federation:
         """The clients that are left of those that took part."""
         if federation is None:
-            federation = Federation(KeptReplies(kept), seed=kept["seed"])
-            federation.names = tuple(kept["names"])
+            names = tuple(kept["names"])
+            federation = Federation(KeptReplies(kept), seed=kept["seed"], names=names)
         elif federation.engine.clients != kept["clients"] or federation.seed != kept["seed"]:
             raise CannotForget("the federation is not the one that the model was fitted to")
         gone = [federation.find_client(c) for c in kept.get("forgotten", [])]

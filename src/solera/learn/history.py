@@ -9,7 +9,25 @@ from solera.core.constraints import nearest
 from solera.core.errors import UsageError
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
-from solera.core.rounds import logged
+from solera.core.rounds import Callback, Round, logged
+from solera.evaluation.figure import Figure, in_words, measured
+from solera.evaluation.metrics import metric_label
+
+
+class NameRows(Callback):
+    """Says of which rows the losses are that a learner logged as bare numbers."""
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        losses = {
+            name: value
+            for name, value in logged(round.metrics).items()
+            if name.split("_")[0] in ("loss", "validation") and not isinstance(value, Figure)
+        }
+        for name, value in losses.items():
+            about = {"part": "validation", "rows": None}
+            if name == "loss":
+                about = learner.rows_of_loss(round)
+            round.metrics |= measured({name: value}, **about)
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Any:
@@ -26,7 +44,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         points = [(e["round"] + 1, e[name]) for e in history if name in e]
         rounds, values = zip(*points, strict=True)
         axes.plot(rounds, values, marker="o" if len(rounds) < 30 else None, markersize=3)
-        axes.set_ylabel(name.replace("_", " "))
+        axes.set_ylabel(metric_label(name))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
     axes.set_xlabel("round")
@@ -36,6 +54,8 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 def learner_html(learner: Any) -> str:
     """The parameters and, once it is fitted, columns, classes and the last numbers logged."""
     rows: list[tuple[str, Any]] = list(learner.get_params(deep=False).items())
+    trained_with = learner._trained_with or {}
+    rows[:0] = [("warning", text) for text in trained_with.get("warnings", ())]
     schema = vars(learner).get("schema_")
     if schema is not None:
         rows.append(("fitted on", f"{schema.width:,} columns"))
@@ -44,5 +64,5 @@ def learner_html(learner: Any) -> str:
         if learner.history_:
             rows.append(("rounds", len(learner.history_)))
             last = logged(learner.history_[-1])
-            rows += [(f"last {name}", value) for name, value in last.items()]
+            rows += [(f"last {name}", in_words(value)) for name, value in last.items()]
     return html_table(rows, title=type(learner).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -10,55 +10,67 @@ from solera.core.clients import (
     Array,
     Client,
     ClientGroup,
+    FloatArray,
     IntArray,
     Part,
     Rows,
     Segments,
 )
 from solera.core.component import build_fitted
-from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError
 from solera.core.release import Behind, Cells
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import group_task
-from solera.learn.base import Predictor
+from solera.evaluation.counts import ratio
+from solera.learn.base import Predictor, last_step
+
+Pivot = Annotated[FloatArray, Shape("outputs")]
 
 
 class Judge(TypedDict):
-    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows."""
+    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows.
+
+    Sums of numbers are of what they are beyond ``pivot``, the same at all clients.
+    """
 
     model: Annotated[dict[str, Any], Fitted(Predictor)]
     part: Part
+    pivot: NotRequired[Pivot]
 
 
-_ALIKE = {"y": "numbers", "error": "numbers", "y2": "squares", "error2": "squares"}
+ALIKE = {
+    "y": "numbers", "error": "numbers", "y2": "squares", "error2": "squares",
+    "moments": "fourth powers", "samples_f1": "shares", "samples_jaccard": "shares",
+}  # fmt: skip
 """Sums that a model can make equal but for a few rows: where it predicts 0, the error is y."""
 
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
-    return rows_behind(build_fitted(ask["model"]), client, ask["part"])
+    return rows_behind(build_fitted(ask["model"]), client, ask)
 
 
-def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
+def rows_behind(model: Any, client: Client, ask: Any) -> dict[str, Sums]:
     """The rows behind each of the counts of :func:`count_rows`."""
+    part = ask["part"]
     rows = client.data.part(part)
     behind = {"rows": everyone(len(rows), part=part)}
     if model.schema_.target == "classes":
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
         return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
-    for name, value in _given(model, rows).items():
+    behind["single"] = Sums(np.arange(len(rows))[:, None] == 0, part=part)
+    for name, value in given_by_rows(model, rows, ask.get("pivot", 0.0)).items():
         given = value.reshape(len(rows), -1)
-        is_sum = name in _ALIKE
-        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
+        behind[name] = Sums(given, part=part, what=ALIKE.get(name, ""), beyond=name in ALIKE)
     return behind
 
 
 def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
-    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
+    return {name: np.zeros_like(reply[name]) for name in ALIKE if name in reply}
 
 
 def _true_classes(ask: Any) -> IntArray:
@@ -73,18 +85,34 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
         Cells("confusion", behind=behind, margins=_true_classes),
         Cells("true_positive", "false_positive", "false_negative", behind=behind),
         Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
+        Cells("moments", behind=behind, neutral=_no_sums),
+        Cells("samples_f1", "samples_jaccard", behind=behind, neutral=_no_sums),
         Cells("exact", "rows", behind=behind),
+        Cells("single", behind=behind),
     ]
 
 
-@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=2)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
-    return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
+    rows = group.part(ask["part"])
+    return Stacked(count_rows(build_fitted(ask["model"]), rows, ask.get("pivot", 0.0)))
 
 
-def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
-    """Counts for each client, from one prediction of all their rows."""
+def about_pivot(model: Any) -> dict[str, FloatArray]:
+    """A number near those that a model of numbers predicts, for a :class:`Judge`."""
+    if model.schema_.target != "numbers":
+        return {}
+    last = last_step(model)
+    said = _matrix(last.predict(np.zeros((1, last.schema_.width)))).astype(float)[0]
+    return {"pivot": np.where(np.isfinite(said), said, 0.0)}
+
+
+def count_rows(model: Any, rows: Segments, pivot: Any = 0.0) -> dict[str, Array]:
+    """Counts for each client, from one prediction of all their rows.
+
+    ``single`` counts one row, which no gate lets out: without it, small sums may be withheld.
+    """
     joined = rows.joined()
     if joined.y is None:
         raise DataError("rows without a target cannot be evaluated")
@@ -95,9 +123,9 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
         confused = (owners * k + true) * k + guessed
         counts = np.bincount(confused, minlength=len(rows) * k * k)
         return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
-    given = _given(model, joined)
+    given = given_by_rows(model, joined, pivot)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
-    return {**sums, "rows": rows.sizes}
+    return {**sums, "rows": rows.sizes, "single": np.minimum(rows.sizes, 1)}
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
@@ -111,19 +139,30 @@ def _codes(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
     return class_codes(rows.y, classes), class_codes(_predicted(model, rows), classes)
 
 
-def _given(model: Any, rows: Rows) -> dict[str, Array]:
-    """What every row adds to each sum, for labels and numbers."""
+def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
+    """What every row adds to each sum, for labels and numbers.
+
+    F1 and Jaccard index of a row without a label that is predicted or true are 0, as in
+    scikit-learn. ``moments`` of one output are those of which R² has an interval.
+    """
     truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
     if model.schema_.target == "labels":
         truth, guess = truth.astype(bool), guess.astype(bool)
+        hits, either = (truth & guess).sum(axis=1), (truth | guess).sum(axis=1)
         return {
+            "samples_f1": ratio(2 * hits, hits + either),
+            "samples_jaccard": ratio(hits, either),
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
             "exact": (truth == guess).all(axis=1),
         }
-    error = truth - guess
-    return {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
+    y, error = truth.astype(float) - pivot, truth.astype(float) - guess
+    given = {"y": y, "y2": y**2, "error2": error**2, "error": np.abs(error)}
+    if y.shape[1] == 1:
+        powers = (error**4, error**2 * y, error**2 * y**2, y**3, y**4)
+        given["moments"] = np.concatenate(powers, axis=1)
+    return given
 
 
 def _matrix(y: Array) -> Array:

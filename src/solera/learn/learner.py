@@ -15,7 +15,7 @@ from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import names_checked
-from solera.core.engine import CheckpointStore
+from solera.core.engine import OUTSIDE, CheckpointStore, Fit
 from solera.core.errors import (
     DataError,
     NotFitted,
@@ -30,13 +30,15 @@ from solera.core.schema import Schema, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import is_state
 from solera.data.agreement import AGREEMENT, agree, check_labelled
-from solera.data.arrays import as_numbers
+from solera.data.arrays import as_rows
 from solera.data.dataset import Dataset
+from solera.data.files import require_pandas
 from solera.data.frames import encode_frame, is_frame
+from solera.evaluation.figure import restored
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
 from solera.learn.forgetting import Forgetful
-from solera.learn.history import learner_html, plot_history
+from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
@@ -47,6 +49,7 @@ from solera.learn.unlearning import (
     write_kept,
 )
 from solera.learn.warm_start import continued_schema
+from solera.learn.warnings_of_fit import warn
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -64,8 +67,16 @@ class Learner(Forgetful, abstract=True):
     """Whether rows with missing values can be learned from."""
     allows_sparse: ClassVar[bool] = True
     """Whether sparse rows can be learned from."""
+    takes_categories: ClassVar[bool] = False
+    """Whether it knows codes of categories from numbers."""
+    encoder: ClassVar[str] = "so.FedEncoder()"
+    """What makes numbers of categories for it."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
+    without_server: ClassVar[bool] = False
+    """Whether it learns without a server where the clients are peers."""
+    judged_by: ClassVar[str | None] = None
+    """What stands in the place of :meth:`evaluate`, where no target is predicted."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -74,7 +85,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
-    _trained_with: Mapping[str, Any] | None = None
+    _trained_with: dict[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -90,14 +101,16 @@ class Learner(Forgetful, abstract=True):
     ) -> Self:
         """Learn from the clients of a federation.
 
-        Rows of one's own (arrays or a frame with their target ``y``, or a :class:`Dataset`) are
-        taken for those of one client.
+        Rows of one's own (arrays or a frame with their target ``y``, which of a frame may be a
+        column's name, or a :class:`Dataset`) are taken for those of one client.
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
         coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
-        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
-        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        finished run goes on as well. Clients begin anew: what they kept for another fit is that
+        fit's. ``start`` is a fitted model to begin with instead of from nothing: of the same
+        columns, and for averaging of the same shape. Where it is of the same kind, clients begin
+        with what they keep of it, too, as long as they do. ``progress`` shows a
         bar of the rounds: by default in terminals and notebooks, once they take longer than a
         second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
         the model that :meth:`save` writes does not hold it.
@@ -112,20 +125,29 @@ class Learner(Forgetful, abstract=True):
         keeping = self._keeping(federation) if keep else None
         if keeping is not None:
             federation = federation.over(keeping)
+        outer = federation.current_fit
+        self._client_fit = Fit() if outer is OUTSIDE else outer  # what is fitted inside is part
         bar = [RoundBar()] if is_wanted(progress) else []
+        asks_before = len(federation.meter.records)
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            before = start._client_fit if type(start) is type(self) else OUTSIDE
+            federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)
+                unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
+            warnings = warn(self, federation, asks_before, unheard)
         self._trained_with = training_facts(federation, self, started=start is not None)
+        if warnings:
+            self._trained_with["warnings"] = warnings
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
@@ -133,11 +155,41 @@ class Learner(Forgetful, abstract=True):
                 write_kept(self._kept, keep)
         return self
 
+    def at_clients(self, federation: Federation) -> Federation:
+        """The federation as the fit of this model left it: clients see what they keep for it."""
+        self.check_fitted()
+        fit, keeps = self._client_fit, getattr(federation.engine, "keeps", None)
+        during = federation.current_fit is fit
+        if fit is OUTSIDE or not (during or (keeps is not None and keeps(fit))):
+            raise UsageError(
+                f"the clients of this federation keep nothing of this {type(self).__name__}",
+                hint="take the federation and the model of the fit itself: a file holds what is "
+                "shared, and over a network clients keep the rest for that job alone",
+            )
+        return federation.fitting(fit)
+
     def agree_on_rows(self, federation: Federation) -> Schema:
         """What the rows of all clients look like, before anything is learned from them."""
         if self.predicts:
             check_labelled(federation)
-        return agree(federation, allow_missing=self.allows_missing)
+        schema = agree(federation, allow_missing=self.allows_missing)
+        self.check_schema(schema)
+        return schema
+
+    def check_schema(self, schema: Schema) -> None:
+        """Refuse rows without the target that is to be predicted, and codes taken for numbers."""
+        kind = type(self).__name__
+        if self.predicts and schema.target == "none":
+            raise DataError(
+                f"{kind} needs a target", hint="so.simulate(X, y), or so.simulate(frame, target=…)"
+            )
+        names = [repr(f.name) for f in schema.features if f.is_text]
+        if names and not self.takes_categories:
+            raise DataError(
+                f"{kind} reads numbers, {', '.join(names[:5])} holds categories",
+                hint=f"so.Pipeline({self.encoder}, so.{kind}(…)) makes columns of 0 and 1; where "
+                "the order of categories counts, so.FedEncoder('ordinal')",
+            )
 
     def _begin_with(self, start: Any) -> None:
         """Make sure that learning can begin with this model."""
@@ -168,6 +220,7 @@ class Learner(Forgetful, abstract=True):
         self.check_params()
         if schema is None:
             return plan_for_any_rows(self, callbacks)
+        self.check_schema(schema)
         learner = self.clone()
         learner.schema_, learner._callbacks = schema, callbacks
         return in_turn(AGREEMENT, learner.training_asks())
@@ -198,8 +251,12 @@ class Learner(Forgetful, abstract=True):
         rounds: int,
         per_round: int | None = None,
         select: Selector | None = None,
+        prepared: Federation | None = None,
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
+
+        ``prepared`` are the same clients with rows as the learner trains on: it asks these, while
+        callbacks and selectors judge it by rows as they are.
 
         Selection, callbacks, early stopping and checkpoints happen around the body. What the
         selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
@@ -237,12 +294,29 @@ class Learner(Forgetful, abstract=True):
                 rounds,
                 self._selector,
                 per_round,
-                self._callbacks,
+                [NameRows(), *self._callbacks],
                 checkpoint,
                 self.history_,
+                prepared,
             )
         )
         return self._loop
+
+    read_entry = staticmethod(restored)
+    """What a checkpoint holds of a round, as an entry of the history."""
+
+    def rows_of_loss(self, round: Round) -> dict[str, Any]:
+        """Of which rows the loss is that a round logs: those of the clients that replied."""
+        absent = {failure.client for failure in round.failures}
+        sizes = round.federation.engine.sizes("train")
+        replied = np.setdiff1d(round.clients, list(absent))
+        return {
+            "part": "train",
+            "rows": None if sizes is None else int(sizes[replied].sum()),
+            "clients": len(replied),
+            "asked": len(round.chosen),
+            "absent": len(absent),
+        }
 
     @property
     def selector_(self) -> Selector:
@@ -255,6 +329,18 @@ class Learner(Forgetful, abstract=True):
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
         arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
+
+    def evaluate(self, federation: Any, *_: Any, **__: Any) -> Any:
+        """Only of learners that predict a target."""
+        self.check_predicts()
+
+    def check_predicts(self) -> None:
+        """Raise :class:`UsageError` where no target is predicted that could be compared with."""
+        if not self.predicts:
+            raise UsageError(
+                f"{type(self).__name__} does not predict the target and cannot be judged by it",
+                hint=self.judged_by,
+            )
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
@@ -316,18 +402,36 @@ class Learner(Forgetful, abstract=True):
         return "schema_" in vars(self)
 
     def check_rows(self, X: Any) -> Any:
-        """X as rows of the columns the learner was fitted on; a frame's by their names."""
+        """X as rows of the columns the learner was fitted on; a frame's by their names.
+
+        Every method that takes rows passes them through here, or one row through
+        :meth:`check_row`, and nowhere else; a target goes through
+        :func:`solera.data.frames.encode_target`.
+        """
         self.check_fitted()
-        if is_frame(X):
-            X = encode_frame(X, self.schema_)
-        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
-        if X.ndim < 2:
-            raise DataError(
-                f"X has {X.ndim} dimension, rows and columns are needed",
-                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
+        if isinstance(X, Federation):
+            raise UsageError(
+                "X is a federation, whose rows stay with its clients",
+                hint="evaluate(federation) and score(federation) judge by them; here give rows",
             )
+        X = encode_frame(X, self.schema_) if is_frame(X) else as_rows(X)
+        if not X.shape[0]:
+            raise DataError(f"X has 0 sample(s) (shape={X.shape}) while a minimum of 1 is required")
         self.check_width(int(np.prod(X.shape[1:])))
         return self._check_complete(X)
+
+    def check_row(self, x: Any) -> Any:
+        """One row, as :meth:`check_rows` has it: a vector, or named by a dict or a Series."""
+        if isinstance(x, Mapping):
+            x = require_pandas("a row with names").DataFrame([x])
+        elif hasattr(x, "to_frame"):
+            x = x.to_frame().T
+        elif not is_frame(x) and not isinstance(x, Federation) and np.ndim(x) == 1:
+            x = np.asarray(x)[None]
+        row = self.check_rows(x)
+        if row.shape[0] > 1:
+            raise DataError(f"one row is needed, X has {row.shape[0]:,}")
+        return row
 
     def check_width(self, width: int) -> None:
         """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
@@ -429,6 +533,8 @@ def as_federation(given: Any, y: Any) -> Federation:
         if y is not None:
             raise UsageError("fit(federation, y): the clients of a federation have their own y")
         return given
+    if isinstance(y, str) and is_frame(given):
+        return simulate(given, target=y, clients=1)
     if y is None and not isinstance(given, Dataset):
         raise UsageError(
             f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "

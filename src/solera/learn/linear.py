@@ -250,7 +250,7 @@ def _explain(client: Client, X: Any, ask: Any) -> DataError:
     """Why training did not end in finite weights."""
     if not np.isfinite(dense(X)).all():
         return not_finite(client, X)
-    return diverged(client.id, ask["lr"])
+    return diverged(f"at client {client.id}", ask["lr"])
 
 
 # --- the coordinator's side ---

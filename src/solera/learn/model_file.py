@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from solera.core.component import build_fitted, describe_fitted
-from solera.core.errors import PayloadError
+from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import Limits, decode, encode
+from solera.evaluation.figure import restored
 
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 _FORMAT = 1
@@ -25,7 +26,11 @@ def to_bytes(learner: Any) -> bytes:
 
 def load(path: str | os.PathLike[str]) -> Any:
     """A learner written by :meth:`Learner.save`."""
-    return from_bytes(Path(path).read_bytes(), str(path))
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="model.save(path) writes it") from None
+    return from_bytes(content, str(path))
 
 
 def from_bytes(frame: bytes, path: str = "this") -> Any:
@@ -36,7 +41,7 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
         if written != _FORMAT:
             raise PayloadError(f"its format is {written}, this version reads {_FORMAT}")
         learner = build_fitted(content)
-        learner.history_ = content["history"]
+        learner.history_ = [restored(entry) for entry in content["history"]]
         learner._trained_with = content.get("training")
     except PayloadError as error:
         raise PayloadError(f"{path} is not a saved learner: {error.message}") from error

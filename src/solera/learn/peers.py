@@ -16,6 +16,7 @@ from solera.core.rounds import Round
 from solera.core.topology import Peers
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Predictor
+from solera.robust.buckets import Buckets
 
 
 class PeerToPeer(Predictor):
@@ -27,6 +28,8 @@ class PeerToPeer(Predictor):
     a temporary coordinator, :meth:`evaluate`.
     """
 
+    without_server = True
+
     def __init__(self, learner: Averaging) -> None:
         self.learner = learner
 
@@ -37,7 +40,14 @@ class PeerToPeer(Predictor):
                 f"PeerToPeer needs a federation of peers, not {topology!r}",
                 hint="so.simulate(…, topology=so.simulation.Peers('cyclic'))",
             )
+        for name in ("per_round", "select", "dp", "aggregate"):
+            value = getattr(self.learner, name, None)
+            compares = name == "aggregate" and topology.exchange == "parallel"
+            if value is not None and (not compares or isinstance(value, Buckets)):
+                rule = "must be None: peers have no server that could heed it"
+                raise UsageError.of(self.learner, name, value, rule)
         self.learner_ = self.learner.clone()
+        self.learner_._client_fit = self._client_fit
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from solera.core.rounds import Callback, Round, logged
+from solera.evaluation.figure import in_words
 
 _PATIENCE = 1.0  # seconds before the first picture
 _PAUSE = 0.25  # seconds between two
@@ -72,7 +73,7 @@ class RoundBar(Callback):
         here = self._done - self._start
         left = seconds / here * (self._rounds - self._done) if here else 0.0
         times = f"{seconds:.0f} s" + (f", {left:.0f} s left" if left >= 1 else "")
-        numbers = [f"{name} {value:.4g}" for name, value in logged(self._latest).items()]
+        numbers = [f"{name} {in_words(value)}" for name, value in logged(self._latest).items()]
         share = self._done / max(self._rounds, 1)
         self._line.show(share, f"{self._done}/{self._rounds}", self._name, [times, *numbers])
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, FloatArray, Part
 from solera.core.component import Component, build_fitted, component_name
 from solera.core.disclosure.declared import Fitted
@@ -19,9 +18,9 @@ from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
-from solera.core.replies import Reply
 from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
+from solera.learn.scores import ScoreTotals
 
 PREFIX = "metric."
 
@@ -79,17 +78,13 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
     return values
 
 
-class Totals(Aggregation):
+class Totals(ScoreTotals):
     """Sums and rows of all clients but those whose sum could not leave: they tell of no rows."""
 
-    additive = True
-
-    def lift(self, reply: Reply) -> Any:
-        rows = int(reply.payload["rows"])
-        return {"total": float(reply.payload["total"]) if rows else 0.0, "rows": rows}
-
-    def combine(self, a: Any, b: Any) -> Any:
-        return {name: a[name] + b[name] for name in a}
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        rows = np.asarray(counts["rows"])
+        total = np.where(rows > 0, counts["total"], 0.0)
+        return {"total": total, "rows": rows, "clients": 1 * (rows > 0)}
 
 
 def find_metric(name: str) -> Task:

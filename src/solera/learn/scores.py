@@ -33,11 +33,11 @@ from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
-from solera.core.replies import Reply, Stacked, map_leaves
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
-from solera.learn.base import Predictor
+from solera.learn.base import Predictor, last_step
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -238,22 +238,34 @@ class ScoreTotals(Aggregation):
 
     additive = True
 
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """What adds up of counts of clients, which come first."""
+        return located(counts)
+
     def lift(self, reply: Reply) -> Any:
         stacked = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
-        return map_leaves(lambda leaf: leaf[0], located(stacked))
+        return map_leaves(lambda leaf: leaf[0], self.settle(stacked))
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(lambda x, y: x + y, a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        if isinstance(batch.payloads, Stacked) and len(batch):
+            settled = self.settle(dict(batch.payloads.fields))
+            return map_leaves(lambda leaf: leaf.sum(axis=0), settled)
+        return self.fold_one_by_one(batch)
 
 
 def located(counts: dict[str, Any]) -> dict[str, Any]:
     """Counts of clients by the highest and lowest bin; losses that were withheld count no rows."""
     if "pinball" in counts:
         judged = np.where(counts["pinball"].any(axis=(1, 2)), counts["rows"], 0)
-        return {"pinball": counts["pinball"], "judged": judged}
+        return {"pinball": counts["pinball"], "judged": judged, "clients": 1 * (judged > 0)}
     merged = np.asarray(counts["merged"], dtype=bool)
     withheld = np.asarray(counts["rows"]) == 0
+    some = counts["counts"].reshape(len(merged), -1).any(axis=1)
     return {
+        "clients": 1 * some,
         "high": counts["counts"],
         "low": lowest_bins(counts["counts"], merged),
         "loss": np.where(withheld, 0.0, counts["loss"]),
@@ -272,7 +284,9 @@ def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),
-        threshold=grid.threshold,
+        threshold=None
+        if len(total["high"]) > 1 and model.schema_.target == "classes"
+        else grid.threshold,
     )
 
 
@@ -286,19 +300,13 @@ def quantile_metrics(total: dict[str, Any], levels: Sequence[float]) -> dict[str
 
 def gives_scores(model: Any) -> bool:
     """Whether a model gives probabilities or numbers."""
-    return model.schema_.target == "numbers" or hasattr(_last_step(model), "predict_proba")
-
-
-def _last_step(model: Any) -> Any:
-    while "steps_" in vars(model):
-        model = model.steps_[-1]
-    return model
+    return model.schema_.target == "numbers" or hasattr(last_step(model), "predict_proba")
 
 
 def check_scores(model: Any) -> None:
     """Refuse to count scores of a model that gives neither probabilities nor numbers."""
     if not gives_scores(model):
-        last = _last_step(model)
+        last = last_step(model)
         raise UsageError(
             f"{type(last).__name__} gives no probabilities, so there are no scores to count",
             hint="evaluate it without scores",

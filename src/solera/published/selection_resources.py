@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from solera.core.federation import Federation
-from solera.core.rounds import StopAt
 from solera.core.selection import Selector, Uniform
+from solera.evaluation.stopping import StopAt
 from solera.learn.base import Learner
 from solera.published.rows import AS_PUBLISHED, ORIGINAL, OURS, Rows, quiet, row
 from solera.published.selection_protocol import (

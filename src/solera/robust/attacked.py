@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, IntArray
+from solera.core.component import Component
 from solera.core.engine import Ask, Block
 from solera.core.errors import UsageError
+from solera.core.plan import PREPARE, Plan
 from solera.core.release import Update
 from solera.core.replies import Batch, Reply
 from solera.core.rng import generator
-from solera.core.task import find_task
+from solera.core.task import Task, find_task
 from solera.data.federated import FederatedData
 from solera.engines.folds import validate_and_fold
 from solera.robust.attacks import RowAttack, UpdateAttack
@@ -23,7 +26,7 @@ from solera.robust.attacks import RowAttack, UpdateAttack
 class AttackedEngine:
     """An engine some of whose clients lie about their updates; other asks go through as they are.
 
-    A task is attacked where what leaves it is declared an update.
+    A task is attacked where what leaves it is declared an update of a model that was sent.
     """
 
     def __init__(self, engine: Any, attack: UpdateAttack, attackers: IntArray) -> None:
@@ -31,16 +34,33 @@ class AttackedEngine:
         self._attack = attack
         self._attackers = attackers
 
+    def __reduce__(self) -> Any:
+        return AttackedEngine, (self._engine, self._attack, self._attackers)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
+    @contextmanager
+    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+        """Refuse to fit a learner that asks for no update, unless it prepares rows for one."""
+        prepares = hasattr(learner, "transform_schema")
+        if not prepares and "schema_" not in vars(learner):
+            tasks = [find_task(e.task) for e in plan() if not e.task.startswith(PREPARE)]
+            if not any(map(_update_entries, tasks)):
+                raise UsageError(
+                    f"{self._attack!r} changes updates of a model, and "
+                    f"{type(learner).__name__} asks for none: nothing would be attacked",
+                    hint="an attack on rows, such as so.robust.LabelFlip(share=0.2)",
+                )
+        yield
+
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         """The blocks of the ask, the replies of attackers replaced."""
-        entries = _update_entries(ask)
+        task = find_task(ask.task, ask.version)
+        entries = _update_entries(task)
         if not entries or np.isin(ask.clients, self._attackers).sum() == 0:
             yield from self._engine.run(ask, aggregation)
             return
-        task = find_task(ask.task, ask.version)
         blocks: Any = self._engine.run(ask, None)
         seen: list[Array] = []
         wrong = 0
@@ -69,10 +89,11 @@ class AttackedEngine:
         return _rebuilt(ask, reply, entries, lie.astype(own.dtype))
 
 
-def _update_entries(ask: Ask) -> list[str]:
-    """The entries of the task's reply that change a model."""
-    released = find_task(ask.task, ask.version).release or ()
-    return [entry for r in released if r.kind == Update.kind for entry in r.entries]
+def _update_entries(task: Task) -> list[str]:
+    """The entries of the task's reply that change a model, which was sent."""
+    changed = {"update", "control", *getattr(task.ask, "__annotations__", ())}
+    updates = [release for release in task.release or () if release.kind == Update.kind]
+    return [entry for update in updates for entry in update.entries if entry in changed]
 
 
 def _arrays(ask: Ask, reply: Reply, entries: Sequence[str]) -> list[tuple[str, Array, Any]]:

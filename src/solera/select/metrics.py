@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.rounds import Callback, Round
+from solera.evaluation.metrics import sign
 
 History = Sequence[Mapping[str, Any]]
 
@@ -47,8 +48,12 @@ def curve(history: History, metric: str) -> FloatArray:
 
 
 def rounds_to(history: History, target: float, metric: str = "score") -> int | None:
-    """RoA@x: after how many rounds the metric first reached the target, or None."""
-    reached = np.flatnonzero(curve(history, metric) >= target)
+    """RoA@x: after how many rounds the metric first reached the target, or None.
+
+    Whether it rises or falls to it is in the table of metrics.
+    """
+    direction = sign(metric)
+    reached = np.flatnonzero(direction * curve(history, metric) >= direction * target)
     return int(reached[0]) + 1 if len(reached) else None
 
 

@@ -19,7 +19,7 @@ Runs = Mapping[str, Sequence[History]]
 def plot_learning(runs: Runs, metric: str = "score", *, over: str = "round") -> Any:
     """Mean over seeds with a band from the lowest to the highest, over rounds or ``"time"``."""
     figure, ax = _axes("round" if over == "round" else "virtual minutes", metric)
-    for i, (name, histories) in enumerate(_checked(runs).items()):
+    for i, (name, histories) in enumerate(_checked(runs, over).items()):
         ends = [h[-1]["time"] / 60 if over == "time" else len(h) for h in histories]
         x = np.linspace(0, min(ends), 200) if over == "time" else np.arange(1, min(ends) + 1)
         lines = [_line(history, metric, over, x) for history in histories]
@@ -60,7 +60,7 @@ def plot_times(runs: Runs) -> Any:
 
 def _per_round(runs: Runs, metric: str, words: str) -> Any:
     figure, ax = _axes("round", words)
-    for name, histories in _checked(runs).items():
+    for name, histories in _checked(runs, metric).items():
         length = min(map(len, histories))
         values = np.mean([curve(history, metric)[:length] for history in histories], axis=0)
         ax.plot(np.arange(1, length + 1), values, ".-", label=name)
@@ -87,10 +87,15 @@ def _density(values: Any, x: Any) -> Any:
     return kernels @ weights / (len(values) * width * np.sqrt(2 * np.pi))
 
 
-def _checked(runs: Runs) -> Runs:
+def _checked(runs: Runs, metric: str) -> Runs:
     for name, histories in runs.items():
         if not len(histories) or not all(len(history) for history in histories):
             raise DataError(f"{name!r} has no rounds to show")
+        if not all(np.isfinite(curve(history, metric)).any() for history in histories):
+            raise DataError(
+                f"the rounds of {name!r} have no {metric!r}",
+                hint="so.simulate(…, clock=so.simulation.VirtualClock()) makes rounds take time",
+            )
     return runs
 
 

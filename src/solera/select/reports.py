@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -118,7 +117,6 @@ def rows(client: Client, ask: Any) -> dict[str, Any]:
 # --- resources ---
 
 
-@lru_cache(maxsize=8)
 def _stated(path: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:

@@ -119,9 +119,14 @@ class FedCS(Selector):
         candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
         estimates = ask_resources(roster, candidates, round)
         if estimates is None:
-            log.warning("round %d: none of %d candidates reported what it can do; clients report "
-                        "with so.simulate(clock=…) or a SOLERA_RESOURCES file", round,
-                        len(candidates))  # fmt: skip
+            federation = roster.federation
+            assert federation is not None  # it was asked
+            if federation.clock is None and getattr(federation.engine, "simulated", False):
+                raise UsageError(
+                    f"{self!r} chooses by what clients can do in time; without a clock they have "
+                    "no speed and no link",
+                    hint="so.simulate(…, clock=so.simulation.VirtualClock())",
+                )
             return candidates[:0]
         deadline = self.deadline_of(estimates)
         self._schedule = self.schedule(estimates, deadline)

@@ -11,6 +11,7 @@ import numpy as np
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Callback
+from solera.evaluation.metrics import Mode, sign
 from solera.select.metrics import area_under
 
 
@@ -21,13 +22,14 @@ def grid_search(
     *,
     seeds: Sequence[int] = (0,),
     metric: str = "loss",
+    mode: Mode | None = None,
     over: str = "round",
     callbacks: Callable[[], Sequence[Callback]] = tuple,
 ) -> list[dict[str, Any]]:
     """Every combination of the selector's parameters, the best first.
 
-    The best has the smallest mean area under the curve of ``metric``, or for ``"score"`` and
-    ``"accuracy"`` the largest.
+    The best has the smallest mean area under the curve of ``metric``, or the largest where the
+    table of metrics, or ``mode`` "max", says that it should rise.
 
     Parameters
     ----------
@@ -40,6 +42,7 @@ def grid_search(
         raise UsageError("grid_search: the learner has no selector", hint="give it select=…")
     if not grid or not all(len(values) for values in grid.values()) or not len(seeds):
         raise UsageError("grid_search: give at least one value for each parameter, and a seed")
+    direction = sign(metric, mode, f'grid_search(…, metric={metric!r}, mode="min")')
     found = []
     for values in product(*grid.values()):
         params = dict(zip(grid, values, strict=True))
@@ -51,5 +54,4 @@ def grid_search(
                 run.fit(fed, callbacks=callbacks())
             areas.append(area_under(run.history_, metric, over=over))
         found.append({**params, "area": float(np.mean(areas)), "spread": float(np.std(areas))})
-    rising = metric in ("score", "accuracy")
-    return sorted(found, key=lambda entry: -entry["area"] if rising else entry["area"])
+    return sorted(found, key=lambda entry: -direction * entry["area"])

@@ -68,7 +68,7 @@ class Connection:
         except ImportError as error:
             raise MissingExtra.of("a network connection", "serve") from error
         self._http = httpx.Client(
-            base_url=check_url(url), verify=_verify(ca, pin), timeout=httpx.Timeout(60.0)
+            base_url=check_url(url), verify=trusting(ca, pin), timeout=httpx.Timeout(60.0)
         )
         self._make = httpx.Response
         self._lost = (httpx.RequestError,)
@@ -99,6 +99,12 @@ class Connection:
                 response = self._exchange(method, path, content, headers)
             except self._lost as error:
                 problem: str = f"{type(error).__name__}: {error}"
+                if "CERTIFICATE_VERIFY_FAILED" in problem:
+                    raise CoordinatorError(
+                        f"{self._http.base_url}: its certificate is not to be trusted ({error})",
+                        hint="its own authority is ca.pem of the coordinator: SOLERA_CA=ca.pem, "
+                        "--ca or so.connect(ca=…); solera doctor --url … says what is wrong",
+                    ) from None
             else:
                 if starts < _MOST_STARTS and self._started(response):
                     starts += 1
@@ -252,12 +258,17 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _verify(ca: str | None, pin: str | None) -> Any:
+def trusting(ca: str | None, pin: str | None = None) -> Any:
+    """Whose certificates are believed: those of these files, or the system's authorities."""
     import ssl
 
     if ca is None and pin is None:
         return True
-    context = ssl.create_default_context(cafile=pin or ca)
+    try:
+        context = ssl.create_default_context(cafile=pin or ca)
+    except OSError as error:
+        reason = "not a PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise UsageError(f"the authority {pin or ca} cannot be used: {reason}") from None
     if pin is not None:
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -301,6 +301,22 @@ class Event(Message):
     facts: dict[str, Any] | None
 
 
+class Measured(Message, omit_defaults=True):
+    """A figure: a number and whose rows it rests on, as ``solera.evaluation.figure`` has it."""
+
+    value: float
+    metric: FactName
+    part: FactName
+    rows: int | None = None
+    clients: int = 0
+    asked: int = 0
+    absent: int = 0
+    withheld: int = 0
+    interval: tuple[float, float] | None = None
+    bound: float = 0.0
+    positive: str = ""
+
+
 class NewNote(Message):
     """What a learner has to say of itself: of a round, of its evaluation, of what the job took.
 
@@ -309,7 +325,9 @@ class NewNote(Message):
     """
 
     event: Literal["round", "evaluated", "cost"]
-    facts: Annotated[dict[FactName, float], Meta(max_length=40, examples=[{"loss": 0.41}])]
+    facts: Annotated[
+        dict[FactName, float | Measured], Meta(max_length=40, examples=[{"loss": 0.41}])
+    ]
     told: Annotated[dict[Number, float], Meta(max_length=MOST_TOLD)] = {}
 
 

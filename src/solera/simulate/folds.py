@@ -35,18 +35,17 @@ class _Splitter(Component, abstract=True):
         self, X: Any, y: Any = None, groups: Any = None
     ) -> Iterator[tuple[IntArray, IntArray]]:
         """Numbers of the rows to train on and of those to judge by, for every fold."""
-        sizes = getattr(getattr(X, "data", None), "sizes", None)
-        sizes = None if sizes is None else sizes("train")
-        if sizes is None:
+        owner = getattr(X, "row_owners", None)
+        if owner is None:
             raise UsageError(
                 f"{type(self).__name__} divides the rows of a simulated federation, "
                 f"not {type(X).__name__}"
             )
-        fold = self._fold_of_rows(sizes)
+        fold = self._fold_of_rows(owner)
         for i in range(self.folds):
             yield np.flatnonzero(fold != i), np.flatnonzero(fold == i)
 
-    def _fold_of_rows(self, sizes: IntArray) -> IntArray:
+    def _fold_of_rows(self, owner: IntArray) -> IntArray:
         raise NotImplementedError
 
 
@@ -57,11 +56,10 @@ class FoldsInClients(_Splitter):
     in some folds only.
     """
 
-    def _fold_of_rows(self, sizes: IntArray) -> IntArray:
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        keys = rng.stream_keys(self.seed, "folds", 0, np.arange(len(sizes)))
-        order = np.lexsort((rng.random_bits(keys[owner], within), owner))
+    def _fold_of_rows(self, owner: IntArray) -> IntArray:
+        within = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        keys = rng.stream_keys(self.seed, "folds", 0, owner)
+        order = np.lexsort((rng.random_bits(keys, within), owner))
         fold = np.empty(len(owner), dtype=np.int64)
         fold[order] = within % self.folds
         return fold
@@ -70,14 +68,14 @@ class FoldsInClients(_Splitter):
 class FoldsOverClients(_Splitter):
     """Clients are dealt at random into folds: how the model fares at clients it never met."""
 
-    def _fold_of_rows(self, sizes: IntArray) -> IntArray:
-        if len(sizes) < self.folds:
+    def _fold_of_rows(self, owner: IntArray) -> IntArray:
+        clients, client = np.unique(owner, return_inverse=True)
+        if len(clients) < self.folds:
             raise UsageError(
-                f"{self!r} needs at least as many clients, there are {len(sizes)}",
+                f"{self!r} needs at least as many clients, there are {len(clients)}",
                 hint="use fewer folds, or FoldsInClients",
             )
-        fold = np.empty(len(sizes), dtype=np.int64)
-        fold[rng.generator(self.seed, "folds").permutation(len(sizes))] = (
-            np.arange(len(sizes)) % self.folds
-        )
-        return np.repeat(fold, sizes)
+        order = rng.generator(self.seed, "folds").permutation(len(clients))
+        fold = np.empty(len(clients), dtype=np.int64)
+        fold[order] = np.arange(len(clients)) % self.folds
+        return fold[client]

@@ -107,7 +107,7 @@ class Pool:
             )
         self.topology = federation.topology
         self._rng = generator(federation.seed, "pool")
-        ids: list[int | str] = [*range(len(federation)), *self.topology.others()]
+        ids: list[int | str] = [*federation.clients.tolist(), *self.topology.others()]
         self.actors = Actors(
             (
                 Actor(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from solera.core.clients import IntArray, Source
 from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
-from solera.core.federation import Federation
+from solera.core.federation import Configuration, Federation
 from solera.core.gate import ReleaseLimits, find_limits
 from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
@@ -38,13 +37,20 @@ class Simulation(Federation):
     """A federation whose clients live on this machine; ``data`` is what they hold.
 
     To scikit-learn's cross-validation it is a matrix of all rows that clients train on, client
-    after client: some of them are again a federation, of the clients that hold one.
+    after client: some of them are again a federation, configured as this one. Clients none of
+    whose rows are chosen are left out, as by :meth:`without`: the others keep their ids, and so
+    attackers, draws and resources are theirs. Rows that were set aside stay with their clients,
+    but ``score`` counts the chosen ones alone.
     """
 
-    data: Any
-    attackers: IntArray
-    """The clients that lie, where there is an attack."""
-    _remade: Callable[[FederatedData], Simulation]
+    def __init__(self, data: Any, configuration: Configuration) -> None:
+        super().__init__(_engine(data, configuration), configuration)
+        self.data = data
+
+    @property
+    def attackers(self) -> IntArray:
+        """The clients that lie, where there is an attack."""
+        return np.array(self.configuration.attackers, dtype=np.int64)
 
     def _facts(self) -> list[tuple[str, str]]:
         summary = getattr(self.data, "summary", None)
@@ -53,16 +59,34 @@ class Simulation(Federation):
         return super()._facts() + [fact for fact in about if fact[0] != "clients"]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows that clients train on, and columns."""
+    def row_owners(self) -> IntArray:
+        """Whose each row is that clients train on, client after client."""
         sizes = self.data.sizes("train")
         if sizes is None:
             raise AttributeError("rows that are generated lazily have no number")
-        return int(sizes.sum()), self.data.schema.width
+        return np.repeat(self.clients, sizes[self.clients])
 
-    def __getitem__(self, rows: Any) -> Simulation:
-        chosen = rows[0] if isinstance(rows, tuple) else rows
-        return self._remade(self.data.some_rows(np.asarray(chosen)))
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows that clients train on, and columns."""
+        schema = self.schema
+        assert schema is not None
+        return len(self.row_owners), schema.width
+
+    def __getitem__(self, rows: Any) -> Self:
+        if not isinstance(self.data, FederatedData):
+            raise UsageError(
+                f"some rows of {self.data!r} are no federation",
+                hint="rows in memory, of which all clients hold the same columns, can be chosen",
+            )
+        everything = np.arange(self.shape[0])
+        numbers = np.atleast_1d(everything[rows[0] if isinstance(rows, tuple) else rows])
+        data = self.data.some_rows(numbers, self.clients)
+        view = self._view(**vars(Simulation(data, self.configuration)))
+        if len(numbers) < len(everything):
+            view.scored_parts = ("train",)
+        emptied = data.sizes("train") < np.minimum(self.data.sizes("train"), 1)
+        return view.without(*np.flatnonzero(emptied).tolist())
 
 
 @names_checked
@@ -170,13 +194,6 @@ def simulate(
         source.resources = clock.model()  # type: ignore[attr-defined]
     if memory is None and isinstance(source, StoredData):
         memory = source.memory
-    release_limits = None if policy is None else find_limits(policy)
-    options = {
-        "workers": workers,
-        "memory": memory,
-        "fault_model": failures,
-        "limits": release_limits,
-    }
     attackers = np.empty(0, dtype=np.int64)
     if attack is not None:
         attack.check_params()
@@ -188,44 +205,46 @@ def simulate(
         )
     if isinstance(attack, RowAttack):
         source = poisoned(source, attack, attackers, seed)
-    carrier = _engine(engine, source, {**options, **(engine_options or {})})
-    if isinstance(attack, UpdateAttack):
-        carrier = AttackedEngine(carrier, attack, attackers)
-    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits, secure=secure)
-    federation.data, federation.clock = source, clock
-    federation.attackers = attackers
-    federation.names = getattr(source, "names", ())
-    federation._remade = partial(
-        simulate,
+    configuration = Configuration(
         seed=seed,
-        engine=engine,
-        workers=workers,
-        engine_options=engine_options,
-        failures=failures,
-        attack=attack,
-        clock=clock,
         topology=topology,
-        memory=memory,
         limits=limits,
         secure=secure,
+        clock=clock,
+        names=getattr(source, "names", ()),
+        policy=None if policy is None else find_limits(policy),
+        attack=attack,
+        attackers=tuple(attackers.tolist()),
+        failures=failures,
+        engine=engine,
+        engine_options={"workers": workers, "memory": memory, **(engine_options or {})},
     )
-    return federation
+    return Simulation(source, configuration)
 
 
-def _engine(name: str, source: Source, options: Mapping[str, Any]) -> Any:
-    """The engine of that name, with those options that are given."""
+def _engine(source: Source, configuration: Configuration) -> Any:
+    """The engine that carries asks to these clients, with those options that are given."""
+    name, attack = configuration.engine, configuration.attack
     engine = find_engine(name)
     takes = inspect.signature(engine).parameters
     if "source" not in takes:
         raise UsageError(f"the engine {name!r} cannot simulate clients", hint="see so.connect")
-    given = {option: value for option, value in options.items() if value is not None}
-    for option, value in given.items():
+    options = {
+        "fault_model": configuration.failures,
+        "limits": configuration.policy,
+        **configuration.engine_options,
+    }
+    options = {option: value for option, value in options.items() if value is not None}
+    for option, value in options.items():
         if option not in takes:
             raise UsageError(
                 f"simulate({option}={value!r}): the engine {name!r} has no {option}",
                 hint="another one may, such as engine='processes'",
             )
-    return engine(source, **given)
+    carrier = engine(source, **options)
+    if isinstance(attack, UpdateAttack):
+        return AttackedEngine(carrier, attack, np.array(configuration.attackers, dtype=np.int64))
+    return carrier
 
 
 def _one_or_all(names: tuple[str, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import numpy as np
 from solera.core.clients import FloatArray
 from solera.core.constraints import nearest
 from solera.core.errors import SoleraError, UsageError
-from solera.evaluation.metrics import sign
+from solera.evaluation.metrics import headline_metric, sign
 from solera.study import runs
 from solera.study.names import chain_of_text, short_names
-from solera.study.run.metrics_table import LAST
+from solera.study.run.metrics_table import LAST, ROWS
 from solera.study.statistics import (
     FriedmanResult,
     Interval,
@@ -79,12 +80,21 @@ def read_scores(folder: runs.Paths, metric: str, part: str) -> list[Score]:
         )
     return [
         Score(
-            {k: v for k, v in row.items() if k not in LAST} | {"run": folder.name},
+            {k: v for k, v in row.items() if k not in (*LAST, ROWS)} | {"run": folder.name},
             float(row["value"]),
         )
         for row in rows
         if row["metric"] == metric
     ]
+
+
+def headline(folders: Iterable[runs.Paths], part: str = "test") -> str:
+    """The metric that sums up what was learned in these run folders."""
+    names: set[str] = set()
+    for folder in folders:
+        with suppress(SoleraError, OSError):
+            names |= {row["metric"] for row in runs.rows(Path(folder)) if row["part"] == part}
+    return headline_metric(names) or "accuracy"
 
 
 def gather(

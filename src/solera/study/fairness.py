@@ -18,8 +18,10 @@ from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.data.federated import FederatedData
 from solera.data.partition_groups import ByGroup
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.metrics import headline_metric, sign
 from solera.learn.base import Predictor
-from solera.learn.evaluation import Evaluation, evaluation_of
+from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
 from solera.study.run.schemes import judged, one_client
@@ -35,29 +37,38 @@ class ThreeSchemes:
     def __getitem__(self, scheme: str) -> Evaluation:
         return self.evaluations[scheme]
 
-    def table(self, metric: str = "accuracy") -> list[dict[str, Any]]:
-        """A line per scheme: all test rows, then mean, worst, best and spread over clients."""
-        self._check(metric)
+    def table(self, metric: str | None = None) -> list[dict[str, Any]]:
+        """A line per scheme: all test rows, then mean, worst, best and spread over clients.
+
+        Without a name, of accuracy, subset accuracy or R².
+        """
+        metric = self._metric(metric)
         return [
             {
                 "scheme": scheme,
                 metric: evaluation.metrics[metric],
-                **_spread([each[metric] for each in evaluation.clients.values()]),
+                **_spread([e[metric] for e in evaluation.clients.values() if metric in e], metric),
             }
             for scheme, evaluation in self.evaluations.items()
         ]
 
-    def by_client(self, metric: str = "accuracy") -> list[dict[str, Any]]:
-        """A line per client: its score in every scheme, and what federating gains it."""
-        self._check(metric)
+    def by_client(self, metric: str | None = None) -> list[dict[str, Any]]:
+        """A line per client with the metric: that of every scheme, and what federating gains it.
+
+        A gain is positive where federating is better, also of an error.
+        """
+        metric = self._metric(metric)
         lines = []
         for client, rows in self.rows.items():
-            scores = {s: each.clients[client][metric] for s, each in self.evaluations.items()}
-            gain = scores["federated"] - scores["alone"]
+            each = {s: evaluation.clients[client] for s, evaluation in self.evaluations.items()}
+            if not all(metric in metrics for metrics in each.values()):
+                continue
+            scores = {s: metrics[metric] for s, metrics in each.items()}
+            gain = sign(metric) * (scores["federated"] - scores["alone"])
             lines.append({"client": client, "rows": rows, **scores, "gain": gain})
         return lines
 
-    def by_group(self, groups: Sequence[Any], metric: str = "accuracy") -> list[dict[str, Any]]:
+    def by_group(self, groups: Sequence[Any], metric: str | None = None) -> list[dict[str, Any]]:
         """A line per group of clients, and one for the gap between the best and the worst group.
 
         ``groups`` names the group of client 0, 1, … A line has the mean of the group's clients in
@@ -66,6 +77,7 @@ class ThreeSchemes:
         """
         if len(groups) <= max(self.rows):
             raise UsageError(f"{len(groups)} groups are named for {max(self.rows) + 1} clients")
+        metric = self._metric(metric)
         lines: list[dict[str, Any]] = []
         each = self.by_client(metric)
         for group in sorted(set(groups), key=str):
@@ -73,7 +85,7 @@ class ThreeSchemes:
             if not members:
                 continue
             gains = np.array([line["gain"] for line in members])
-            spread = _spread([line["federated"] for line in members])
+            spread = _spread([line["federated"] for line in members], metric)
             lines.append(
                 {
                     "group": str(group),
@@ -88,10 +100,13 @@ class ThreeSchemes:
         gap = {s: float(np.ptp([line[s] for line in lines])) for s in SCHEMES}
         return [*lines, {"group": "gap between groups", "clients": len(each), **gap}]
 
-    def _check(self, metric: str) -> None:
+    def _metric(self, name: str | None) -> str:
+        """The metric of this name, or the one that sums the models up."""
         known = self["federated"].metrics
-        if metric not in known:
+        metric = headline_metric(known) if name is None else name
+        if metric is None or metric not in known:
             raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(known)}")
+        return metric
 
 
 def evaluate_groups(
@@ -104,12 +119,13 @@ def evaluate_groups(
     return {str(name): by_client[i] for i, name in enumerate(np.unique(named))}
 
 
-def _spread(scores: Sequence[float]) -> dict[str, float]:
+def _spread(scores: Sequence[float], metric: str) -> dict[str, float]:
     values = np.array(scores)
+    worst, best = sorted([min(scores), max(scores)], key=lambda score: sign(metric) * score)
     return {
         "mean": float(values.mean()),
-        "worst": float(values.min()),
-        "best": float(values.max()),
+        "worst": float(worst),
+        "best": float(best),
         "spread": float(values.std()),
     }
 
@@ -140,15 +156,15 @@ def three_schemes(
     federated = learner.clone().fit(federation).evaluate(federation)
     progress("centralised")
     centralised = fitted(np.arange(data.clients)).evaluate(federation)
-    counts = {}
+    each = {}
     for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y, data.schema)
+        found = judged(fitted(only), test.X, test.y, pivot=0.0)
         assert found is not None
-        counts[client] = found.counts
-    alone = evaluation_of(counts)
+        each[client] = found
+    alone = evaluation_of(each, "test")
     assert alone is not None
     evaluations = {"alone": alone, "federated": federated, "centralised": centralised}
     return ThreeSchemes(evaluations, rows_tested)

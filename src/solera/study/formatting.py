@@ -15,7 +15,7 @@ def number(value: float | None) -> str:
 
 def mean_and_spread(values: Sequence[float | None]) -> str:
     """``0.912 ± 0.004``, mean and standard deviation; a dash when a value is missing."""
-    known = [value for value in values if value is not None]
+    known = [float(value) for value in values if value is not None]
     if len(known) < len(values) or not known:
         return number(None)
     return number(fmean(known)) + (f" ± {number(stdev(known))}" if len(known) > 1 else "")
@@ -24,10 +24,3 @@ def mean_and_spread(values: Sequence[float | None]) -> str:
 def capital(text: str) -> str:
     """With a capital letter, as a sentence begins."""
     return text[:1].upper() + text[1:]
-
-
-def metric_label(metric: str) -> str:
-    """``macro_f1`` as ``macro-F1``, ``auroc`` as ``AUROC``."""
-    if metric in ("auroc", "auprc", "ece", "mse", "mae"):
-        return metric.upper()
-    return metric.replace("_", " ").replace("cro f1", "cro-F1").replace("r2", "R²")

@@ -23,13 +23,15 @@ from typing import Any
 from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.core.html import html_table
-from solera.evaluation.metrics import headline_metric
+from solera.evaluation.figure import Figure, MeasuredPart
+from solera.evaluation.metrics import headline_metric, sign
 from solera.study.exporters import Exporter
 from solera.study.run.folder import Events, read_environment
-from solera.study.run.metrics_table import FIRST, LAST
+from solera.study.run.metrics_table import FIRST, LAST, ROWS
 
 ROOT = "runs"
 _HINT = "start it again with --fresh, or remove the folder"
+_NOT_OF_A_METHOD = {"cell", "seed", "fold", *LAST, ROWS}
 Paths = str | os.PathLike[str]
 
 
@@ -43,23 +45,29 @@ class SkippedRun(UserWarning):
 
 @dataclass(frozen=True)
 class Run:
-    """A run in the store. ``metrics`` are means over all cells, on test rows."""
+    """A run in the store. ``metrics`` are those of its ``best`` method, means over seeds and folds.
+
+    The best is named with all that tells it apart from other methods of the run; metrics are of
+    the test rows that no client has.
+    """
 
     name: str
     folder: Path
     cells: int
     data: list[str]
     learners: list[str]
-    metrics: dict[str, float]
+    best: str
+    metrics: dict[str, Figure]
     began: str
     last: str
     environment: dict[str, str] = field(repr=False)
     spec: dict[str, Any] = field(repr=False)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: what was run, and the mean of every metric."""
+        """What notebooks show: what was run, and the metrics of the best method."""
         about = {"data": ", ".join(self.data), "learners": ", ".join(self.learners)}
-        rows = [("cells", self.cells), *about.items(), *self.metrics.items(), ("state", self.last)]
+        about |= {"best": self.best, **{name: f.words for name, f in self.metrics.items()}}
+        rows = [("cells", self.cells), *about.items(), ("state", self.last)]
         return html_table(rows, title=self.name)
 
 
@@ -83,22 +91,51 @@ def load(folder: Paths) -> Run:
     except (OSError, ValueError) as error:
         raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
     events = Events(folder).read()
-    sums: dict[str, list[float]] = {}
-    for row in table:
-        if row["part"] == "test":
-            sums.setdefault(row["metric"], []).append(float(row["value"]))
+    best, metrics = _best(table)
     return Run(
         name=folder.name,
         folder=folder,
         cells=len({row["cell"] for row in table}),
         data=list(dict.fromkeys(row["data"] for row in table)),
         learners=list(dict.fromkeys(row["learner"] for row in table)),
-        metrics={metric: fmean(values) for metric, values in sums.items()},
+        best=best,
+        metrics=metrics,
         began=events[0]["at"] if events else "",
         last=events[-1]["event"] if events else "",
         environment=environment,
         spec=spec,
     )
+
+
+def _best(table: Sequence[Mapping[str, str]]) -> tuple[str, dict[str, Figure]]:
+    """The method with the best mean of the metric that sums up a model, and its metrics."""
+    lines = [line for line in table if line["part"] == "test"]
+    labels = [name for name in (lines[0] if lines else ()) if name not in _NOT_OF_A_METHOD]
+    varying = [name for name in labels if len({line[name] for line in lines}) > 1]
+    told = [name for name in varying if name.partition(".")[0] != "learner"]  # others are in it
+    methods: dict[str, dict[str, list[Mapping[str, str]]]] = {}
+    for line in lines:
+        shown = [f"{name} {line[name]}" for name in told if line[name]]
+        method = ", ".join([line["learner"], *shown])
+        methods.setdefault(method, {}).setdefault(line["metric"], []).append(line)
+    means = {
+        method: {metric: _mean(metric, values) for metric, values in metrics.items()}
+        for method, metrics in methods.items()
+    }
+    deciding = headline_metric({line["metric"] for line in lines})
+    judged = {method: metrics for method, metrics in means.items() if deciding in metrics}
+    if deciding is None or not judged:
+        return "", {}
+    best = max(judged, key=lambda method: sign(deciding) * judged[method][deciding])
+    return best, judged[best]
+
+
+def _mean(metric: str, lines: Sequence[Mapping[str, str]]) -> Figure:
+    counts = {line.get(ROWS) or "" for line in lines}
+    rows = next(iter(counts)) if len(counts) == 1 else ""
+    value = fmean(float(line["value"]) for line in lines)
+    part: MeasuredPart = "rows" if rows else "unknown"
+    return Figure(value, metric=metric, part=part, rows=int(rows) if rows else None)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -183,13 +220,18 @@ def diff(first: Run, second: Run) -> list[Difference]:
     pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
         ("spec", dict(_flat(first.spec)), dict(_flat(second.spec))),
         ("environment", first.environment, second.environment),
-        ("metric", first.metrics, second.metrics),
+        ("best", {"method": first.best}, {"method": second.best}),
+        ("metric", _plain(first.metrics), _plain(second.metrics)),
     )
     for what, a, b in pairs:
         for name in dict.fromkeys([*a, *b]):
             if a.get(name) != b.get(name):
                 differences.append(Difference(what, name, a.get(name), b.get(name)))
     return differences
+
+
+def _plain(metrics: Mapping[str, Figure]) -> dict[str, float]:
+    return {name: float(figure) for name, figure in metrics.items()}
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -210,7 +252,7 @@ def export(folder: Path, exporter: Any) -> int:
         cells.setdefault(row["cell"], []).append(row)
     for cell, lines in cells.items():
         sink: Exporter = exporter(cell)
-        params = {key: v for key, v in lines[0].items() if key not in LAST and v}
+        params = {key: v for key, v in lines[0].items() if key not in (*LAST, ROWS) and v}
         sink.open({"run": folder.name, **params})
         rounds = sum(row["metric"] == "rounds" and float(row["value"]) for row in lines)
         for row in lines:
@@ -224,6 +266,6 @@ def export(folder: Path, exporter: Any) -> int:
 
 
 def headline(run: Run) -> str:
-    """The metric that sums a run up, in words."""
+    """The metric that sums a run up, in words, and whose it is."""
     name = headline_metric(run.metrics)
-    return "" if name is None else f"{name} {run.metrics[name]:.3f}"
+    return "" if name is None else f"{name} {run.metrics[name]:.3f} by {run.best}"

@@ -265,7 +265,7 @@ def test_fedbn_keeps_normalisation():
     model = so.FedBN(so.nn.complex_cnn((8, 8, 1), 2), rounds=1, lr=0.01).fit(fed)
     arrays = model._architecture.layout.arrays(model.weights_)
     assert (arrays["3.running_mean"] == 0).all()
-    assert "private_part" in fed.engine.states()[0]
+    assert "private_part" in model.at_clients(fed).states()[0]
 
 
 # --- several labels ---
@@ -293,8 +293,8 @@ def test_unknown_labels_move_nothing():
     known = data.clients.y >= 0
     assert not known.all()
     fed = so.simulate(data.clients)
-    so.MLFedAvg(so.nn.mlp(8, 16, 6), rounds=2, stop=None).fit(fed)
-    head = fed.engine.states()[0]["private_part"].reshape(-1)
+    model = so.MLFedAvg(so.nn.mlp(8, 16, 6), rounds=2, stop=None).fit(fed)
+    head = model.at_clients(fed).states()[0]["private_part"].reshape(-1)
     start = so.MLFedAvg(so.nn.mlp(8, 16, 6), rounds=2, stop=None)
     start.schema_ = data.clients.schema
     first = start.first_model(0)["weights"][start._hidden]
@@ -320,7 +320,7 @@ def test_improved_variant_restores_tunes_and_scores():
     assert model.rounds_ < 60
     losses = [loss for _, loss in model.watched_]
     assert len(losses) - 1 - int(np.argmin(losses)) == 3
-    assert "thresholds" in fed.engine.states()[0]
+    assert "thresholds" in model.at_clients(fed).states()[0]
 
 
 def test_stopping_needs_validation_rows():

@@ -61,7 +61,6 @@ def test_clients_with_another_constant_than_the_coordinator(make, narrow):
     narrow(48)
     with so.simulate(DATA, engine="processes", workers=1) as federation:
         so.FedAvg(NET, **OPTIONS).fit(federation)  # the workers begin here, with 48
-        federation.engine.restore({})
         narrow(32)
         model = make().fit(federation)
     np.testing.assert_allclose(model.decision_function(X), expected, atol=1e-9)

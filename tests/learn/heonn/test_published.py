@@ -57,7 +57,8 @@ def test_table_3_10_digits_ensemble(digits):
     assert folds(digits, 0, ensemble=patches)[0] == pytest.approx(93.72, abs=0.5)
 
 
-def test_carbon_nanotubes(shared_data):
+@pytest.mark.data("carbon_nanotubes")
+def test_carbon_nanotubes():
     X, y = so.datasets.carbon_nanotubes(test=0).all
     A, B, a, b = train_test_split(X, y, test_size=0.3, random_state=42)
     mean, spread = A.mean(axis=0), A.std(axis=0)

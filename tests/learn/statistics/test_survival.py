@@ -94,6 +94,17 @@ def test_grids_that_differ_by_one_row_tell_nothing():
         assert owner.ask("survival.counts", ask) == REFUSED
 
 
+def test_it_says_that_rows_set_aside_are_not_in_it():
+    X, y = trial()
+    fed = simulated(X, y, test=0.3)
+    rows = int(fed.data.sizes("train").sum())
+    curves = so.learn.kaplan_meier(fed, GRID)
+    assert rows == curves.curves[0].at_risk[0] < 600
+    assert "training rows" in str(curves)
+    assert "training rows" in curves._repr_html_()
+    assert curves.plot().axes[0].get_title() == f"{rows} training rows"
+
+
 def test_what_is_wrong_is_named():
     X, y = trial(60)
     with pytest.raises(UsageError, match="rising"):

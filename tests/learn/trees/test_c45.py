@@ -100,7 +100,7 @@ def test_trees_of_categories_and_numbers_are_merged():
     assert so.FederatedTree("c45").fit(mixed(1)[0]).score(rows, y) > 0.97
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.data("car")
 def test_categories_alone_make_a_tree_of_categories():
     data = so.datasets.car()
     fed = so.simulate(data, clients=3, seed=0)

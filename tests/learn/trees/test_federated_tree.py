@@ -45,8 +45,9 @@ def test_four_messages_and_no_more():
 
 def test_clients_keep_their_own_and_the_global_tree():
     fed, _, _ = numeric()
-    so.FederatedTree().fit(fed)
-    for state in fed.engine.states().values():
+    states = so.FederatedTree().fit(fed).at_clients(fed).states()
+    assert len(states) == 4
+    for state in states.values():
         assert state.keys() == {"trees.local", "trees.global"}
         assert "rules" in state["trees.global"]
 

@@ -156,13 +156,15 @@ def compare(name, rows, rounds, clients, monkeypatch):
     assert reasons["split"] > 0.95 * (reasons.total() - reasons["leaf"])
 
 
+@pytest.mark.data("adult", "credit2")
 @pytest.mark.parametrize(("name", "clients"), [("adult", 4), ("credit2", 1)])
-def test_trees_of_some_rows(name, clients, shared_data, monkeypatch):
+def test_trees_of_some_rows(name, clients, monkeypatch):
     compare(name, 3000, 6, clients, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.data("adult", "credit2")
 @pytest.mark.parametrize("clients", [1, 10])
 @pytest.mark.parametrize("name", ["adult", "credit2"])
-def test_trees_of_all_rows(name, clients, shared_data, monkeypatch):
+def test_trees_of_all_rows(name, clients, monkeypatch):
     compare(name, None, 100, clients, monkeypatch)

@@ -240,7 +240,7 @@ def test_parts_are_saved_and_loaded_by_party(tmp_path):
     columns = {"bank": ["a", "job"], "tax": ["c", "d", "d2"]}
     fed = vertical(df, columns)
     model = so.SecureBoost(**{**SMALL, "rounds": 2}, test=0.25).fit(fed)
-    said = model.predict_proba(fed, "test")
+    said = model.predict_proba(fed, "test").to_numpy()
     files = [model.save_part(fed, party, tmp_path / f"{party}.part") for party in columns]
     assert b"minus" not in files[0].read_bytes()
     assert b"d2" not in files[0].read_bytes()

@@ -118,18 +118,15 @@ def table(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "heart_cleveland",
-        "german_credit",
-        pytest.param("credit2", marks=pytest.mark.slow),
-        pytest.param("adult", marks=pytest.mark.slow),
+        pytest.param("heart_cleveland", marks=pytest.mark.data("heart_cleveland")),
+        pytest.param("german_credit", marks=pytest.mark.data("german_credit")),
+        pytest.param("credit2", marks=[pytest.mark.slow, pytest.mark.data("credit2")]),
+        pytest.param("adult", marks=[pytest.mark.slow, pytest.mark.data("adult")]),
     ],
 )
 def test_auc_is_near_that_of_scikit_learn_on_the_joined_columns(name):
     """Without a cipher, which changes no bit of the result, and so in no time."""
-    try:
-        df, tested = table(name)
-    except so.errors.DatasetUnavailable as missing:
-        pytest.skip(str(missing))
+    df, tested = table(name)
     names = [c for c in df.columns if c != "y"]
     half = len(names) // 2
     fed = vertical(df, {"bank": names[:half], "shop": names[half:]})
@@ -137,7 +134,7 @@ def test_auc_is_near_that_of_scikit_learn_on_the_joined_columns(name):
         epochs=30, batch_size=4096, cipher="plain", align="order", test=(tested + 0.5) / len(df)
     ).fit(fed)
     truth = df.y[-tested:]
-    ours = roc_auc_score(truth, model.predict_proba(fed, "test")[:, 1])
+    ours = roc_auc_score(truth, model.predict_proba(fed, "test")[1])
     X = StandardScaler().fit_transform(pd.get_dummies(df[names]).fillna(0.0).astype(float))
     joint = LogisticRegression(max_iter=1000).fit(X[:-tested], df.y[:-tested])
     assert ours > roc_auc_score(truth, joint.predict_proba(X[-tested:])[:, 1]) - 0.005
@@ -230,7 +227,7 @@ def test_parts_are_saved_and_loaded_by_party(tmp_path):
     df = people()
     fed = vertical(df)
     model = Logistic(epochs=2, batch_size=100, test=0.25, align="order").fit(fed)
-    said = model.predict_proba(fed, "test")
+    said = model.predict_proba(fed, "test").to_numpy()
     assert set(model.coefficients(fed, "tax")) == {"d", "e"}
     assert set(model.coefficients(fed, "bank")) == {"c", "intercept"}
     later = vertical(df)
@@ -253,7 +250,7 @@ def test_categories_and_gaps(tmp_path):
     fed = vertical(df)
     model = Logistic(epochs=2, batch_size=100, cipher="plain", align="order").fit(fed)
     assert set(model.coefficients(fed, "tax")) == {"d", "e=x", "e=y"}
-    assert np.isfinite(model.predict_proba(fed, "train")).all()
+    assert np.isfinite(model.predict_proba(fed, "train").to_numpy()).all()
 
 
 @plain

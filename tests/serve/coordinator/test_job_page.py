@@ -27,6 +27,7 @@ from solera.serve.coordinator.app import create_app  # noqa: E402
 from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import AccountRow, SessionRow  # noqa: E402
+from solera.serve.driver.managed import numbers  # noqa: E402
 from solera.serve.identity import token_hash  # noqa: E402
 from solera.serve.wire import NewNote  # noqa: E402
 from solera.study.run.metrics_table import lines_text  # noqa: E402
@@ -122,11 +123,36 @@ def judged():
     return model.evaluate(fed, "train", scores=True), asked
 
 
+def test_a_judgement_says_whose_rows_it_rests_on(site):
+    """On the page, in the card, in the table that compares jobs, and of older notes as well."""
+    client, store, blobs = site
+    lacks = so.metrics.Figure(
+        0.883, metric="accuracy", part="test", rows=83, clients=5, asked=6, absent=1, withheld=11
+    )
+    facts = {"accuracy": lacks, "macro_f1": 0.5}
+    store.take_note(begin(store, blobs, "told"), NewNote("evaluated", numbers(facts)), NOW)
+    loss = so.metrics.Figure(
+        0.25, metric="loss", part="train", rows=90, clients=5, asked=6, absent=1
+    )
+    job = begin(store, blobs, "lost")
+    store.take_note(job, NewNote("round", numbers({"round": 0.0, "loss": loss})), NOW)
+    page = client.get("/jobs/told").text
+    assert lacks.whose in page
+    assert "<td>rows that are not known</td>" in page
+    assert str(loss) in client.get("/jobs/lost").text
+    assert '"loss":0.25' in client.get("/jobs/lost").text  # which the curves are drawn from
+    compared = client.get("/federations/cardio/compare?job.told=on&job.lost=on").text
+    assert "0.883 (rows missing)" in compared
+    (event,) = store.events(job="told", event="evaluated")
+    assert event.facts["accuracy"]["withheld"] == 11
+    assert event.facts["macro_f1"] == 0.5
+
+
 def test_confusion_spread_and_curves_are_those_of_the_evaluation(site, judged):
     client, store, blobs = site
     evaluation, asked = judged
     job = begin(store, blobs, "risk")
-    store.take_note(job, NewNote("evaluated", evaluation.metrics), NOW)
+    store.take_note(job, NewNote("evaluated", numbers(evaluation.metrics)), NOW)
     for seq, (task, (payload, answers)) in enumerate(asked.items()):
         ask(store, blobs, "risk", seq, task, payload, answers)
     text = client.get("/jobs/risk").text
@@ -135,7 +161,10 @@ def test_confusion_spread_and_curves_are_those_of_the_evaluation(site, judged):
     assert confusion == [str(n) if n >= 5 else "&lt; 5" for n in counts]
     line = re.search(r'<th scope="row">accuracy</th>(.*?)</tr>', text)[1]
     all_, low, middle, high = re.findall(r'<td class="number">([^<]+)</td>', line)
-    assert all_ == f"{evaluation['accuracy']:.4g}"
+    assert all_ == evaluation["accuracy"].number
+    assert "<td>244 train rows of 4 clients</td>" in line
+    area = re.search(r'<th scope="row">AUROC</th>(.*?)</tr>', text)[1]
+    assert ", positive class yes</td>" in area
     large = [evaluation.clients[i]["accuracy"] for i in range(3)]
     assert [low, middle, high] == [f"{v:.4g}" for v in (min(large), sorted(large)[1], max(large))]
     each = text.partition("Every client")[2].partition("</details>")[0]

@@ -71,6 +71,19 @@ def test_every_learner_gives_the_same_over_a_network(place):
     assert target != "classes" or any(noised)
 
 
+def test_every_fit_over_a_network_starts_fresh(place):
+    """Clients keep what is their own for one job, and no other model is judged by it."""
+    network, target, _ = place
+    if target != "classes":
+        return
+    federation = network.connect("fresh", seed=11)
+    model = so.FedPer(so.nn.mlp(5, 4, 3), rounds=2)
+    first, second = (describe_fitted(model.clone().fit(federation)) for _ in range(2))
+    assert encode(first) == encode(second)
+    with pytest.raises(so.errors.UsageError, match="keep nothing of this FedPer"):
+        model.fit(federation).evaluate_personal(federation, "train")
+
+
 def draws_noise(learner):
     """Whether clients add noise that protects them."""
     params = learner.get_params()
@@ -91,8 +104,8 @@ FIRST = {
 
 
 def learned(network, job, learner, topology):
-    federation = network.connect(re.sub(r"[^A-Za-z0-9._-]", "-", job)[:60], seed=11)
-    federation.topology = topology
+    job = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:60]
+    federation = network.connect(job, seed=11, topology=topology)
     try:
         return describe_fitted(learner.fit(federation))
     except so.errors.SoleraError as error:

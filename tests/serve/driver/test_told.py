@@ -13,7 +13,7 @@ for library in ("fastapi", "httpx", "sqlalchemy", "cryptography"):
 from solera.core.replies import Batch, Failure  # noqa: E402
 from solera.core.task import find_task  # noqa: E402
 from solera.learn.linear import FedLinear  # noqa: E402
-from solera.serve.driver.managed import metrics_told  # noqa: E402
+from solera.serve.driver.managed import numbers  # noqa: E402
 from solera.serve.driver.told import Told  # noqa: E402
 from solera.serve.wire import MOST_TOLD  # noqa: E402
 
@@ -69,7 +69,9 @@ def test_metrics_say_how_many_rows_they_leave_out():
     for policy in (None, "training"):
         fed = so.simulate(X, y, clients=3, seed=0, test=0.2, policy=policy)
         found = so.FedHEONN().fit(fed).evaluate(fed)
-        told[policy] = metrics_told(found)
-        assert told[policy]["accuracy"] == found["accuracy"]
-    assert "rows_left_out" not in told[None]
-    assert 0 < told["training"]["rows_left_out"] <= told["training"]["rows"] == 60
+        told[policy] = numbers(found.metrics)["accuracy"]
+        assert told[policy].value == found["accuracy"]
+        assert (told[policy].part, told[policy].asked) == ("test", 3)
+    assert (told[None].rows, told[None].withheld) == (60, 0)
+    assert told["training"].rows < 60
+    assert told["training"].withheld >= 60 - told["training"].rows

@@ -85,6 +85,63 @@ def test_every_section_is_there(page: str) -> None:
     assert "<script" not in page
 
 
+ALONE = """\
+seeds = [0, 1]
+schemes = ["alone", "federated", "centralised"]
+{metrics}
+[data]
+name = "wine"
+clients = 3
+client_test = 0.3
+[partition]
+kind = "Shards"
+per_client = 1
+[learner]
+kind = "FedHEONN"
+"""
+
+
+@pytest.fixture(scope="module")
+def one_class_each(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
+    """Every client has one class: its own model is right on its own rows and on no others."""
+    text = ALONE.format(metrics='metrics = ["macro_f1"]')
+    study = parse(text, file="study.toml", name="alone")
+    return run_study(study, tmp_path_factory.mktemp("alone"))
+
+
+def test_a_gap_to_alone_says_on_whose_rows(one_class_each: StudyRun) -> None:
+    """'3.672 better than alone' stood where training alone won at every client."""
+    summary, *_ = outcomes.summary(StudyResults(one_class_each)), None
+    text = " ".join(block.text for block in summary if isinstance(block, Paragraph))
+    assert re.search(r"macro-F1 [\d.± ]+, of \d+ test rows that no client has", text)
+    gap = (
+        r"better than alone \(the mean of the clients' own models, on the same rows, which are not"
+    )
+    assert re.search(gap, text)
+    on_own_rows = re.search(
+        r"better than the one trained alone at 0 of 3 clients and worse at (\d)", text
+    )
+    assert on_own_rows is not None
+    assert int(on_own_rows[1]) > 0
+
+
+def test_the_worst_client_is_of_the_metric_beside_it(one_class_each: StudyRun) -> None:
+    study = StudyResults(one_class_each)
+    columns = outcomes.result_columns(study)
+    names = [name for name in columns if "client" in name and "clients" not in name.split(",")[0]]
+    assert names[:3] == [
+        "macro-F1, clients' rows", "accuracy, clients' rows", "accuracy, worst client",
+    ]  # fmt: skip
+    (federated,) = [g for g in study.groups if g.scheme == "federated"]
+    for result in federated.results:
+        cells = {name: float(columns[name]([result])) for name in names[1:3]}
+        assert cells["accuracy, worst client"] <= cells["accuracy, clients' rows"]
+    note = outcomes.results(study)[-1]
+    assert isinstance(note, Paragraph)
+    assert "test rows that no client has" in note.text
+    assert "Alone is the mean over the clients' own models on the same rows" in note.text
+
+
 def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
     found = StudyResults(run).groups
     for division in {g.division for g in found}:

@@ -240,7 +240,7 @@ def test_numbers_without_client_rows(tmp_path: Path) -> None:
     )
     (result,) = run(text, tmp_path)
     assert result.score == "r2"
-    assert set(result.metrics) == {"mse", "mae", "r2"}
+    assert set(result.metrics) == {"mse", "rmse", "mae", "r2"}
     assert result.clients == {}
     assert result.client_metrics == {}
     assert "client_test" in (tmp_path / "report.html").read_text()

@@ -11,7 +11,7 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, Mean, length
 from solera.core.clients import Array, FloatArray
-from solera.core.errors import CannotForget, DataError, UsageError
+from solera.core.errors import CannotForget, DataError, NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
@@ -98,6 +98,16 @@ class Averaging(Predictor, abstract=True):
 
     def fold_round(self, round: Round) -> Entries:
         """Ask the clients of a round and fold their replies."""
+        try:
+            return self._folded(round)
+        except NotEnoughReplies as silence:
+            if not any(f.kind == "invalid" or "diverged" in f.reason for f in silence.failures):
+                raise
+            why = diverged(f"in round {round.index}", getattr(self, "lr", np.nan))
+            text = f"{why.message}: {silence.message}"
+            raise NotEnoughReplies(text, silence.failures, hint=why.hint) from silence
+
+    def _folded(self, round: Round) -> Entries:
         ask, folding = self.round_ask(round.index), self.folding()
         if not isinstance(self.aggregate, Buckets):
             mean = round.ask(self.update, ask).fold(folding)
@@ -214,32 +224,26 @@ class ScoreAveraging(Averaging, abstract=True):
 
     def predict_proba(self, X: Any) -> Array:
         """Probability of every class or label."""
+        self.check_has_classes()
         z = self.decision_function(X)
         if self.schema_.target == "labels":
             return sigmoid(z)
-        if self.schema_.target == "numbers":
-            kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
         if z.shape[1] == 1:  # two classes, one output
             z = np.concatenate([np.zeros_like(z), z], axis=1)
         return softmax(z)
 
     def predict(self, X: Any) -> Array:
-        z = self.decision_function(X)
+        self.check_fitted()
         if self.schema_.target == "classes":
-            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
-            return np.asarray(self.schema_.classes[best])
+            return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
+        z = self.decision_function(X)
         if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
+            return (sigmoid(z) > 0.5).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
 
     def loss_of_target(self) -> str:
         """The loss that goes with the target."""
         target, classes = self.schema_.target, self.schema_.classes
-        if target == "none":
-            raise DataError(
-                f"{type(self).__name__} needs a target", hint="pass y to so.simulate(X, y)"
-            )
         if target == "classes" and len(classes) < 2:
             raise DataError(
                 f"all rows of all clients are of one class, {classes.tolist()}",
@@ -248,9 +252,10 @@ class ScoreAveraging(Averaging, abstract=True):
         return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]
 
 
-def diverged(client: int, lr: float) -> DataError:
+def diverged(where: str, lr: float) -> DataError:
     """The error for training that did not end in finite numbers."""
     return DataError(
-        f"training diverged at client {client} with lr={lr:g}",
-        hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+        f"training diverged {where} with lr={lr:g}",
+        hint="lower lr, or scale the features, so.Pipeline(so.FedScaler(), …), and a target of "
+        "numbers, (y - y.mean()) / y.std()",
     )

@@ -152,6 +152,10 @@ class FedBuff(FedAvg):
             staleness=float(np.mean([r.index - job["version"] for job in arrived])),
         )
 
+    def rows_of_loss(self, round: Round) -> dict[str, Any]:
+        arrived = round.metrics["clients"]
+        return {"part": "train", "rows": None, "clients": arrived, "asked": arrived}
+
     def _stale(self, r: Round, job: Job) -> Entries:
         """The reply of a job, its update shortened by the age of the model it began with."""
         values = job["reply"]["values"]

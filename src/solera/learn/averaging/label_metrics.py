@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray
-from solera.evaluation.counts import ratio
+from solera.evaluation.counts import label_metrics, ratio
 
 SCORES = (
     "subset_accuracy",
@@ -22,56 +22,59 @@ SCORES = (
 def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
     """Scores of outputs z (before the sigmoid) against labels 0 and 1.
 
-    A label is predicted where z exceeds its threshold. ``subset_accuracy`` counts rows with every
-    label right. ``macro_f1`` is the mean of the labels' F1, 0 where it is undefined;
-    ``macro_f1_harmonic`` the harmonic mean of macro precision and macro recall (Eq. 5.3 of the
-    MLFedAvg thesis). ``argmax_accuracy`` counts rows whose highest output is the first of their
-    labels: Keras's categorical accuracy, which that thesis prints as subset accuracy.
+    A label is predicted where z exceeds its threshold. ``subset_accuracy``, ``macro_f1`` and the
+    like are those of :func:`solera.evaluation.counts.label_metrics`; ``macro_f1_harmonic`` is the
+    harmonic mean of macro precision and macro recall (Eq. 5.3 of the MLFedAvg thesis).
+    ``argmax_accuracy`` counts rows whose highest output is the first of their labels: Keras's
+    categorical accuracy, which that thesis prints as subset accuracy.
     """
     positive = truth > 0
-    predicted = z > thresholds
-    hits = (predicted & positive).sum(axis=0)
-    guessed, present = predicted.sum(axis=0), positive.sum(axis=0)
-    precision, recall = ratio(hits, guessed).mean(), ratio(hits, present).mean()
-    wrong = predicted != positive
-    return {
-        "subset_accuracy": float((~wrong).all(axis=1).mean()),
-        "macro_f1": float(ratio(2 * hits, guessed + present).mean()),
-        "macro_f1_harmonic": float(ratio(2 * precision * recall, precision + recall)),
-        "micro_f1": float(ratio(2 * hits.sum(), guessed.sum() + present.sum())),
-        "hamming_loss": float(wrong.mean()),
-        "ranking_loss": ranking_loss(z, positive),
-        "argmax_accuracy": float((z.argmax(axis=1) == positive.argmax(axis=1)).mean()),
-        "loss": float((np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))).mean()),
+    total = {
+        name: given.sum(axis=0)[None] for name, given in _given(z > thresholds, positive).items()
     }
+    counted = {name: float(value[0]) for name, value in _counted_scores(total).items()}
+    means = {name: float(value.mean()) for name, value in _row_scores(z, positive).items()}
+    return counted | means | {"ranking_loss": ranking_loss(z, positive)}
 
 
 def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, FloatArray]:
     """By how much each of :func:`label_scores` changes when a row is left out, row by row."""
     positive = truth > 0
-    predicted = z > thresholds
-    hit, wrong = predicted & positive, predicted != positive
-    rest = [x.sum(axis=0) - x for x in (hit, predicted, positive)]  # without the row
-    hits, guessed, present = (x.astype(float) for x in rest)
-    precision, recall = ratio(hits, guessed).mean(axis=1), ratio(hits, present).mean(axis=1)
-    both = (guessed + present).sum(axis=1)
-    left = {
-        "macro_f1": ratio(2 * hits, guessed + present).mean(axis=1),
-        "macro_f1_harmonic": ratio(2 * precision * recall, precision + recall),
-        "micro_f1": ratio(2 * hits.sum(axis=1), both),
-    }
-    losses = np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))
-    each = {
-        "subset_accuracy": (~wrong).all(axis=1),
-        "hamming_loss": wrong.mean(axis=1),
-        "ranking_loss": np.array([ranking_loss(z[[i]], positive[[i]]) for i in range(len(z))]),
-        "argmax_accuracy": z.argmax(axis=1) == positive.argmax(axis=1),
-        "loss": losses.mean(axis=1),
-    }
+    given = _given(z > thresholds, positive)
+    rest = {name: value.sum(axis=0) - value for name, value in given.items()}  # without the row
     now = label_scores(z, truth, thresholds)
-    changes = {name: now[name] - value for name, value in left.items()}
+    changes = {name: now[name] - value for name, value in _counted_scores(rest).items()}
+    each = _row_scores(z, positive)
+    each["ranking_loss"] = np.array([ranking_loss(z[[i]], positive[[i]]) for i in range(len(z))])
     others = max(len(z) - 1, 1)
     return changes | {name: (value - value.mean()) / others for name, value in each.items()}
+
+
+def _given(predicted: BoolArray, positive: BoolArray) -> dict[str, Array]:
+    """What every row adds to the counts of labels."""
+    given = {
+        "true_positive": predicted & positive,
+        "false_positive": predicted & ~positive,
+        "false_negative": ~predicted & positive,
+        "exact": (predicted == positive).all(axis=1),
+        "rows": np.ones(len(predicted), dtype=bool),
+    }
+    return {name: value.astype(np.int64) for name, value in given.items()}
+
+
+def _counted_scores(counts: dict[str, Array]) -> dict[str, FloatArray]:
+    """What follows from counts of labels, whose first axis is kept."""
+    metrics = label_metrics(counts)
+    precision, recall = metrics["macro_precision"], metrics["macro_recall"]
+    metrics["macro_f1_harmonic"] = ratio(2 * precision * recall, precision + recall)
+    return {name: metrics[name] for name in SCORES if name in metrics}
+
+
+def _row_scores(z: Array, positive: BoolArray) -> dict[str, FloatArray]:
+    """What is a mean over rows, row by row."""
+    losses = np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))
+    right = z.argmax(axis=1) == positive.argmax(axis=1)
+    return {"argmax_accuracy": right.astype(float), "loss": losses.mean(axis=1)}
 
 
 def ranking_loss(z: Array, positive: BoolArray) -> float:

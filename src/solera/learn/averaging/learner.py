@@ -26,6 +26,7 @@ from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.schema import Schema
 from solera.core.selection import Selector
+from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries, ScoreAveraging
 from solera.learn.averaging.models import (
     Model,
@@ -313,6 +314,7 @@ class FedAvg(ScoreAveraging):
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row that training minimises."""
+        y = encode_target(y, self.schema_)
         outputs = torch().from_numpy(self.decision_function(X))
         target = targets_of(y, self._loss, self.schema_.classes, self.weights_.dtype)
         losses = row_losses(outputs, torch().from_numpy(target), self._loss)

@@ -26,6 +26,7 @@ from solera.core.release import Cells, Facts, Leaving
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
+from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import (
     SCORES,
@@ -45,6 +46,7 @@ from solera.learn.averaging.training.local_training import (
     OneClientTraining,
     training_task,
 )
+from solera.learn.rows import dense
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
 _VALIDATION = {"part": "validation"}
@@ -266,7 +268,10 @@ class MLFedAvg(FedAvg):
 
     def _check_target(self) -> None:
         if self.schema_.target != "labels":
-            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+            raise DataError(
+                f"MLFedAvg learns labels, the target is {self.schema_.target!r}",
+                hint="y with a column of 0 and 1 for every label",
+            )
 
     def begin(self, federation: Federation) -> None:
         self._check_target()
@@ -344,14 +349,14 @@ class MLFedAvg(FedAvg):
         self.check_fitted()
         if X is None:
             return self._scores(federation, {"part": part})
-        dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-        rows = {"X": dense.astype(self.dtype), "y": np.asarray(y).astype(np.int8)}
+        labels = encode_target(y, self.schema_).astype(np.int8)
+        rows = {"X": dense(self.check_rows(X)).astype(self.dtype), "y": labels}
         return self._scores(federation, {"part": part, **rows})
 
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = federation.ask(_score_labels, ask).fold(Collect())
+            scores = self.at_clients(federation).ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:

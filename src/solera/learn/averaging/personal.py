@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Part, Segments
 from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
@@ -23,7 +22,8 @@ from solera.core.federation import Federation
 from solera.core.plan import planned
 from solera.core.replies import Stacked
 from solera.core.task import task
-from solera.evaluation.counts import rows_counted
+from solera.evaluation.counts import countable
+from solera.evaluation.evaluation import Evaluation
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
@@ -33,8 +33,8 @@ from solera.learn.averaging.training.local_training import (
     LocalTraining,
     training_task,
 )
-from solera.learn.evaluation import Evaluation, evaluation_of
-from solera.learn.judging import count_rows, counts_of_rows, rows_behind
+from solera.learn.evaluation import Gather, judged
+from solera.learn.judging import Pivot, about_pivot, count_rows, counts_of_rows, rows_behind
 
 _OWN = "own_model"
 
@@ -52,13 +52,14 @@ class Personal(FedAvg, abstract=True):
         if part not in PARTS:
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
-        ask = {"model": model, "part": part, "private": self._private}
-        judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
-        judging = planned(_evaluate, 1, {**ask, **judged}, open=["model"])
+        ask = {"model": model, "part": part, "private": self._private, **about_pivot(self)}
+        made = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
+        judging = planned(_evaluate, 1, {**ask, **made}, open=["model", "pivot"])
         with federation.announced(self, lambda: (judging,)):
-            answers = federation.ask(_evaluate, ask).fold(Collect())
-        evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
-        if evaluation is None:
+            replies = self.at_clients(federation).ask(_evaluate, ask)
+            ids, counts = replies.fold(Gather())
+        evaluation = judged(ids, countable(counts), part, replies)
+        if not evaluation.clients:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
         return evaluation
 
@@ -69,6 +70,7 @@ class JudgeOwn(TypedDict):
     model: Annotated[dict[str, Any], Fitted(Personal)]
     part: Part
     private: list[str]
+    pivot: NotRequired[Pivot]
 
 
 def _own_model(client: Client, ask: Any) -> Any:
@@ -85,7 +87,7 @@ def _own_model(client: Client, ask: Any) -> Any:
 
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return rows_behind(_own_model(client, ask), client, ask["part"])
+    return rows_behind(_own_model(client, ask), client, ask)
 
 
 @task("averaging.evaluate_personal", ask=JudgeOwn, release=counts_of_rows(_behind))
@@ -93,7 +95,7 @@ def _evaluate(client: Client, ask: Any) -> Entries:
     """Counts of this client's rows by its own model."""
     model, rows = _own_model(client, ask), client.data.part(ask["part"])
     one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return {name: value[0] for name, value in count_rows(model, one).items()}
+    return {name: value[0] for name, value in count_rows(model, one, ask.get("pivot", 0.0)).items()}
 
 
 class FedPer(Personal):

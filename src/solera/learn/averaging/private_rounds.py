@@ -33,6 +33,7 @@ def check_dp(learner: Any, dp: DP) -> None:
     if learner.send != "difference":
         raise UsageError.of(learner, "send", learner.send, "must be 'difference' with dp=")
     dp.need_clip(learner, "the norm of a client's update, or of a row's gradient")
+    dp.check_selector(learner)
     if dp.level == "record" and dp.rate is None:
         raise UsageError(
             f"{kind}(dp={dp!r}): rate is missing, the share of its rows that a client draws in "

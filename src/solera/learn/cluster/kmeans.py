@@ -16,7 +16,7 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
-from solera.data.agreement import AGREEMENT, agree
+from solera.data.agreement import AGREEMENT
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
@@ -24,6 +24,7 @@ from solera.learn.cluster.tasks import cost, silhouette, update
 from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
+from solera.simulate.simulation import simulate
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -76,6 +77,7 @@ class FedKMeans(Learner):
     accounts_: dict[str, Any]
 
     can_start = True
+    judged_by = "so.metrics.jaccard compares clusters; model.silhouette(federation) judges them"
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class FedKMeans(Learner):
 
     def _check_dp(self, dp: DP) -> None:
         dp.need_clip(self, "the length of a row")
+        dp.check_selector(self)
         if isinstance(self.init, str):
             hint = "k centroids that do not come from these rows"
             raise UsageError.of(self, "init", self.init, "would tell rows without noise", hint=hint)
@@ -153,6 +156,9 @@ class FedKMeans(Learner):
         if self.dp is not None:  # nobody is told the inertia
             return
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
+        if final["counts"].sum() < self.k:
+            hint = f"there are {final['counts'].sum()} rows"
+            raise DataError(f"FedKMeans(k={self.k}): more clusters than rows", hint=hint)
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
     def _account(self, r: Round, replies: int, total: Any, moved: float) -> None:
@@ -214,7 +220,7 @@ class FedKMeans(Learner):
         learner.check_params()
         seeding = in_turn(AGREEMENT, learner._seeding_asks())
         with federation.announced(self, lambda: seeding):
-            learner.schema_ = agree(federation)
+            learner.schema_ = learner.agree_on_rows(federation)
             return learner._first_centroids(federation)
 
     def predict(self, X: Any) -> IntArray:
@@ -222,8 +228,10 @@ class FedKMeans(Learner):
         label, _ = nearest(self.check_rows(X), self.centroids_)
         return label
 
-    def silhouette(self, federation: Federation) -> float:
+    def silhouette(self, federation: Any) -> float:
         """The mean silhouette (b − a) / max(a, b) of all rows, in its simplified form.
+
+        Rows of one's own may take the place of the federation.
 
         a and b are distances to the own and the nearest other centroid (Hruschka, de Castro &
         Campello 2004); distances between rows of different clients would have to leave them.
@@ -231,6 +239,8 @@ class FedKMeans(Learner):
         self.check_fitted()
         if len(self.centroids_) < 2:
             raise UsageError("a silhouette needs at least two clusters")
+        if not isinstance(federation, Federation):
+            federation = simulate(self.check_rows(federation), clients=1)
         with federation.announced(self, lambda: (planned(silhouette, 1),)):
             total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
         return float(total["total"] / total["rows"])
@@ -244,6 +254,9 @@ class FedKMeans(Learner):
 
     def _first_centroids(self, federation: Federation) -> FloatArray:
         if isinstance(self.init, str):
+            if federation.secure is not None and self.init != "random":
+                rule = "looks at single clients; a secure federation takes 'random' or k centroids"
+                raise UsageError.of(self, "init", self.init, rule)
             return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)
         if start.shape != (self.k, self.schema_.width):

@@ -6,13 +6,10 @@ import numpy as np
 
 from solera.core.clients import FloatArray
 from solera.learn.export.graph import Graph
-from solera.learn.export.model import Outputs, add_predictor, classes_at, numbers
+from solera.learn.export.model import Outputs, add_predictor, best_class, numbers
 from solera.learn.heonn.activations import HIGH
 from solera.learn.heonn.hidden import hidden_weights
 from solera.learn.heonn.learner import FedHEONN
-
-_EVEN = 1e-12
-"""What predict_proba adds to every output, so that rows without any have probabilities."""
 
 
 @add_predictor.register
@@ -22,23 +19,36 @@ def _heonn(learner: FedHEONN, graph: Graph, X: str) -> Outputs:
     mean = graph("ReduceMean", y, np.array([0]), keepdims=0)
     if schema.target == "numbers":
         return numbers(graph, schema, mean)
-    p = graph("Clip", mean, 0.0, 1.0)
-    if learner.vote == "mean":
-        y = graph("Unsqueeze", mean, np.array([0]))
+    votes = learner.vote == "majority" and learner.ensemble is not None
     if schema.target == "labels":
-        votes = graph.cast(graph("Greater", y, 0.5), np.float64)
-        share = graph("ReduceMean", votes, np.array([0]), keepdims=0)
-        return Outputs(graph.cast(graph("Greater", share, 0.5), np.uint8), np.uint8, p)
-    p = graph("Add", p, _EVEN)
-    p = graph("Div", p, graph("ReduceSum", p, np.array([1])))
-    if learner.rule == "argmax":
-        best = graph("ArgMax", y, axis=2, keepdims=0)
+        p = graph("Clip", mean, 0.0, 1.0)
+        if votes:
+            p = _share(graph, graph("Greater", y, 0.5))
+        return Outputs(graph.cast(graph("Greater", p, 0.5), np.uint8), np.uint8, p)
+    scores = y if votes else mean
+    if learner.rule == "nearest":
+        scores = graph("Sub", HIGH, graph("Abs", graph("Sub", scores, HIGH)))
+    if votes:
+        best = graph("ArgMax", scores, axis=2, keepdims=1)
+        p = _share(graph, graph("Equal", best, np.arange(schema.outputs)))
     else:
-        best = graph("ArgMin", graph("Abs", graph("Sub", y, HIGH)), axis=2, keepdims=0)
-    chosen = graph("Equal", graph("Unsqueeze", best, np.array([2])), np.arange(schema.outputs))
-    votes = graph("ReduceSum", graph.cast(chosen, np.float64), np.array([0]), keepdims=0)
-    place = graph("ArgMax", votes, axis=1, keepdims=0)
-    return Outputs(classes_at(graph, schema, place), schema.classes.dtype, p)
+        p = _scaled(graph, scores)
+    return Outputs(best_class(graph, schema, p), schema.classes.dtype, p)
+
+
+def _share(graph: Graph, chosen: str) -> str:
+    """Which share of the members chose."""
+    return graph("ReduceMean", graph.cast(chosen, np.float64), np.array([0]), keepdims=0)
+
+
+def _scaled(graph: Graph, scores: str) -> str:
+    """Scores as shares of their sum; those of a row without a positive one above the least."""
+    positive = graph("Greater", graph("ReduceMax", scores, np.array([1])), 0.0)
+    least = graph("Where", positive, 0.0, graph("ReduceMin", scores, np.array([1])))
+    above = graph("Relu", graph("Sub", scores, least))
+    some = graph("Greater", graph("ReduceSum", above, np.array([1])), 0.0)
+    above = graph("Where", some, above, 1.0)
+    return graph("Div", above, graph("ReduceSum", above, np.array([1])))
 
 
 def _outputs(learner: FedHEONN, graph: Graph, X: str) -> str:

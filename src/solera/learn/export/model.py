@@ -152,15 +152,10 @@ def _described(schema: Schema) -> dict[str, Any]:
 # --- from scores to answers, as several families need it ---
 
 
-def classes_at(graph: Graph, schema: Schema, place: str) -> str:
-    """The classes at these places."""
-    return graph("Gather", schema.classes, place, axis=0)
-
-
 def best_class(graph: Graph, schema: Schema, scores: str) -> str:
     """The class with the largest score of every row; of equals the first."""
     place = graph("ArgMax", scores, axis=1, keepdims=0)
-    return classes_at(graph, schema, place)
+    return graph("Gather", schema.classes, place, axis=0)
 
 
 def numbers(graph: Graph, schema: Schema, outputs: str) -> Outputs:

@@ -41,9 +41,9 @@ def _encoder(step: FedEncoder, graph: Graph, X: str) -> str:
         inside = graph("And", graph("GreaterOrEqual", X, 0.0), graph("Less", X, sizes * 1.0))
         codes = graph("Where", inside, graph("Floor", X), np.nan)
         return graph("Where", categorical, codes, X)
-    copies = np.where(categorical, sizes, 1)
-    source = np.repeat(np.arange(len(features)), copies)
-    code = np.arange(len(source)) - (np.cumsum(copies) - copies)[source]
+    marked = [range(1) if codes is None else codes for codes in map(step.marked, features)]
+    source = np.repeat(np.arange(len(features)), [len(codes) for codes in marked])
+    code = np.concatenate(marked)
     values = graph("Gather", X, source, axis=1)
     holds = graph.cast(graph("Equal", graph("Floor", values), code * 1.0), np.float64)
     return graph("Where", categorical[source], holds, values)

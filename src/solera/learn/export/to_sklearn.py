@@ -88,8 +88,11 @@ def _encoder(learner: FedEncoder) -> Any:
     for j, feature in enumerate(features):
         codes = [np.arange(len(feature.categories), dtype=np.float64)]
         step: Any = "passthrough"
-        if feature.kind == "categorical" and learner.kind == "onehot":
-            step = OneHotEncoder(categories=codes, handle_unknown="ignore", sparse_output=False)
+        if learner.marked(feature) is not None:
+            drop = "first" if learner.kind == "dummy" else None
+            step = OneHotEncoder(
+                categories=codes, drop=drop, handle_unknown="ignore", sparse_output=False
+            )
         elif feature.kind == "categorical":
             rule: dict[str, Any] = {"handle_unknown": "use_encoded_value", "unknown_value": np.nan}
             step = OrdinalEncoder(categories=codes, **rule)
@@ -99,7 +102,7 @@ def _encoder(learner: FedEncoder) -> Any:
 
 @_counterpart.register
 def _k_means(learner: FedKMeans) -> Any:
-    from sklearn.cluster import KMeans
+    from solera.learn.export.sklearn_kmeans import KMeans
 
     centroids = learner.centroids_
     model = KMeans(len(centroids), init=centroids, n_init=1, max_iter=1).fit(centroids)

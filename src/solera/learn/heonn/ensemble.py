@@ -52,14 +52,32 @@ class RandomPatches(Component):
 
 
 def decide(y: FloatArray, schema: Schema, vote: str, rule: str) -> Any:
-    """The prediction from the outputs of every member: members × rows × outputs."""
+    """The prediction from the outputs of every member: members × rows × outputs.
+
+    Of labels and classes the most probable; of equals the smaller.
+    """
     if schema.target == "numbers":
         mean = y.mean(axis=0)
         return mean[:, 0] if schema.outputs == 1 else mean
-    if vote == "mean":
+    p = probabilities(y, schema, vote, rule)
+    if schema.target == "labels":
+        return (p > 0.5).astype(np.uint8)
+    return np.asarray(schema.classes[p.argmax(axis=1)])
+
+
+def probabilities(y: FloatArray, schema: Schema, vote: str, rule: str) -> FloatArray:
+    """Shares of the members' votes, or what their mean outputs are of the sum over classes."""
+    votes = vote == "majority" and len(y) > 1
+    if not votes:
         y = y.mean(axis=0, keepdims=True)
     if schema.target == "labels":
-        return ((y > 0.5).mean(axis=0) > 0.5).astype(np.uint8)
-    best = y.argmax(axis=2) if rule == "argmax" else np.abs(y - HIGH).argmin(axis=2)
-    votes = (best[:, :, None] == np.arange(schema.outputs)).sum(axis=0)
-    return np.asarray(schema.classes[votes.argmax(axis=1)])
+        return np.asarray((y > 0.5).mean(axis=0) if votes else y[0].clip(0, 1))
+    scores = y if rule == "argmax" else HIGH - np.abs(y - HIGH)
+    if votes:
+        chosen = scores.argmax(axis=2)[:, :, None] == np.arange(schema.outputs)
+        return np.asarray(chosen.mean(axis=0))
+    (scores,) = scores
+    least = np.where(scores.max(axis=1) > 0, 0.0, scores.min(axis=1))
+    above = np.maximum(scores - least[:, None], 0.0)
+    above[~above.any(axis=1)] = 1.0
+    return np.asarray(above / above.sum(axis=1, keepdims=True))

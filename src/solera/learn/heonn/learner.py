@@ -20,7 +20,6 @@ from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
-from solera.data.agreement import agree
 from solera.learn.base import Additive, as_federation
 from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
@@ -34,7 +33,7 @@ from solera.learn.heonn.algebra import (
 )
 from solera.learn.heonn.choosing import choose_lam
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
-from solera.learn.heonn.ensemble import RandomPatches, decide
+from solera.learn.heonn.ensemble import RandomPatches, decide, probabilities
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.plan import MOST_HIDDEN
@@ -192,7 +191,7 @@ class FedHEONN(Additive):
                 return self
             self.reset()
             self.history_ = []
-            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.schema_ = self.agree_on_rows(federation)
             self.train(federation, clients)
         return self
 
@@ -439,18 +438,11 @@ class FedHEONN(Additive):
         return decide(y, self.schema_, self.vote, self.rule)
 
     def predict_proba(self, X: Any) -> Any:
-        """Mean output of the members, scaled to add up to 1 for classes."""
-        self.check_fitted()
-        if self.schema_.target == "numbers":
-            raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")
-        y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
-        if self.schema_.target == "labels":
-            return y
-        return np.asarray((y + 1e-12) / (y + 1e-12).sum(axis=1, keepdims=True))
+        """Share of the members' votes, or their mean output, scaled to add up to 1 for classes."""
+        self.check_has_classes()
+        return probabilities(self.outputs(X), self.schema_, self.vote, self.rule)
 
     def _check_target(self) -> None:
-        if self.schema_.target == "none":
-            raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
         if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
             raise DataError("FedHEONN needs at least two classes, all rows are of one class")
         if self.encrypt is not None and self._layout in ("classes", "labels"):

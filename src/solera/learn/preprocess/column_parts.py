@@ -16,6 +16,7 @@ from solera.core.plan import Plan, in_turn, prepared_by
 from solera.core.schema import Feature, Schema
 from solera.data.frames import check_columns
 from solera.learn.base import Transformer
+from solera.learn.conditions import Condition
 from solera.learn.named_steps import as_tuples, set_named, with_named
 
 Columns = Sequence[str] | Sequence[int] | str
@@ -53,6 +54,9 @@ class FedSelect(Transformer):
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
         return X[:, self.chosen_]
+
+    def condition_before(self, condition: Condition) -> Condition:
+        return replace(condition, column=int(self.chosen_[condition.column]))
 
     def transform_schema(self, schema: Schema) -> Schema:
         return replace(schema, features=tuple(schema.features[j] for j in self.chosen_))
@@ -173,6 +177,17 @@ class FedColumns(Transformer):
             for part, chosen in zip(self.parts_, self.chosen_, strict=True)
         ]
         return _side_by_side([*made, X[:, self.rest_]])
+
+    def condition_before(self, condition: Condition) -> Condition:
+        first = 0
+        for part, chosen in zip(self.parts_, self.chosen_, strict=True):
+            after = first + part.transform_schema(part.schema_).width
+            if condition.column < after:
+                here = replace(condition, column=condition.column - first)
+                before = part.condition_before(here)
+                return replace(before, column=int(chosen[before.column]))
+            first = after
+        return replace(condition, column=int(self.rest_[condition.column - first]))
 
     def transform_schema(self, schema: Schema) -> Schema:
         made = [

@@ -17,9 +17,10 @@ from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells
-from solera.core.schema import Feature, Schema
+from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
+from solera.learn.conditions import Condition
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import (
     NOISED_ASKS,
@@ -46,7 +47,7 @@ class FedScaler(Transformer):
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
-        numeric = np.array([f.kind != "categorical" for f in self.schema_.features])
+        numeric = np.array([not f.is_coded for f in self.schema_.features])
         spread = np.sqrt(moments["variance"])
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
@@ -63,6 +64,13 @@ class FedScaler(Transformer):
         flat = X.reshape(len(X), -1)
         scaled = (flat - self.mean_.astype(kind)) / self.scale_.astype(kind)
         return scaled.reshape(X.shape)
+
+    def condition_before(self, condition: Condition) -> Condition:
+        j = condition.column
+        low, high = (
+            bound * self.scale_[j] + self.mean_[j] for bound in (condition.lower, condition.upper)
+        )
+        return Condition.on(self.schema_.features[j], j, low, high, condition.missing)
 
 
 class FedImputer(Transformer):
@@ -104,6 +112,9 @@ class FedImputer(Transformer):
         if hasattr(X, "tocsr"):
             raise DataError("FedImputer cannot fill sparse rows", hint="use X.toarray()")
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
+
+    def condition_before(self, condition: Condition) -> Condition:
+        return replace(condition, missing=condition.holds(self.fill_[condition.column]))
 
 
 class CountCategories(TypedDict):
@@ -163,13 +174,15 @@ def _dense_rows(step: Transformer, X: Any) -> Any:
 class FedEncoder(Transformer):
     """Categorical columns as one 0/1 column per category, or as codes all clients agree on.
 
-    Categories are the union over all clients. A missing or an unknown category is all zeros
-    ("onehot") or NaN ("ordinal").
+    Categories are the union over all clients. A missing or an unknown category is all zeros or, of
+    "ordinal", NaN. "dummy" leaves out the first category, which the others are compared with:
+    beside the intercept of a statistical model it would tell nothing. "ordinal" codes are numbers
+    to whoever comes next, for categories whose order counts and for trees.
     """
 
     allows_sparse = False
 
-    def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
+    def __init__(self, kind: Literal["onehot", "dummy", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
     def check_state(self, schema: Schema) -> None:
@@ -179,6 +192,12 @@ class FedEncoder(Transformer):
             raise Refusal("FedEncoder was fitted on other columns")
         if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
             raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
+
+    def marked(self, feature: Feature) -> range | None:
+        """The codes that get a column each; None for a column that stays one."""
+        if feature.kind != "categorical" or self.kind == "ordinal":
+            return None
+        return range(int(self.kind == "dummy"), len(feature.categories))
 
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
@@ -197,19 +216,33 @@ class FedEncoder(Transformer):
             column = X[:, j]
             if agreed.kind == "categorical":
                 column = _recode(column, own.categories, agreed.categories)
-                if self.kind == "onehot":
-                    columns.append(column[:, None] == np.arange(len(agreed.categories)))
-                    continue
-            columns.append(column[:, None])
+            codes = self.marked(agreed)
+            columns.append(column[:, None] if codes is None else column[:, None] == np.array(codes))
         return np.concatenate(columns, axis=1).astype(X.dtype if X.dtype.kind == "f" else float)
+
+    def condition_before(self, condition: Condition) -> Condition:
+        """A mark of a category is that category, or any other or none."""
+        marks: list[tuple[int, int | None]] = []
+        for j, feature in enumerate(self.schema_.features):
+            codes = self.marked(feature)
+            marks += [(j, None)] if codes is None else [(j, code) for code in codes]
+        j, code = marks[condition.column]
+        feature = self.schema_.features[j]
+        if code is None:
+            bounds = condition.lower, condition.upper
+            return Condition.on(feature, j, *bounds, condition.missing)
+        marked = Condition.on(feature, j, code - 1, code, missing=False)
+        return replace(marked, negated=not condition.holds(1.0))
 
     def transform_schema(self, schema: Schema) -> Schema:
         features: list[Feature] = []
         for feature in self.schema_.features:
-            if feature.kind == "categorical" and self.kind == "onehot":
-                features += [Feature(f"{feature.name}={c}") for c in feature.categories]
+            codes = self.marked(feature)
+            if codes is not None:
+                features += [Feature(f"{feature.name}={feature.categories[c]}") for c in codes]
             else:
-                features.append(feature)
+                kind: Kind = "date" if feature.kind == "date" else "numeric"
+                features.append(replace(feature, kind=kind))
         return replace(schema, features=tuple(features))
 
 
@@ -255,7 +288,7 @@ class FedBins(Transformer):
             found = noised_quantiles(federation, levels, self.schema_.width, noise)
             self.accounts_ = noise.accounts
         self.edges_ = [
-            np.unique(edges[np.isfinite(edges)]) if feature.kind != "categorical" else np.empty(0)
+            np.empty(0) if feature.is_coded else np.unique(edges[np.isfinite(edges)])
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
 
@@ -266,7 +299,7 @@ class FedBins(Transformer):
         """With all bins in every numeric column; where values repeat there will be fewer."""
         bins = tuple(map(str, range(self.bins)))
         features = [
-            Feature(f.name, "categorical", bins) if f.kind == "numeric" else f
+            f if f.is_coded or f.kind == "date" else Feature(f.name, "categorical", bins)
             for f in schema.features
         ]
         return replace(schema, features=tuple(features))
@@ -275,19 +308,31 @@ class FedBins(Transformer):
         X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
         for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
-            if feature.kind != "categorical":
+            if not feature.is_coded:
                 known = np.isfinite(binned[:, j])
                 binned[known, j] = np.searchsorted(edges, binned[known, j], side="left")
         return binned
 
+    def condition_before(self, condition: Condition) -> Condition:
+        j = condition.column
+        feature, edges = self.schema_.features[j], self.edges_[j]
+        if feature.is_coded:
+            return condition
+        bounds = np.concatenate([[-np.inf], edges, [np.inf]])
+        ends = np.floor([condition.lower, condition.upper]).clip(-1, len(edges)).astype(int) + 1
+        return Condition.on(feature, j, *bounds[ends].tolist(), condition.missing)
+
     def transform_schema(self, schema: Schema) -> Schema:
         features = [
-            Feature(f.name, "categorical", _intervals(edges)) if f.kind != "categorical" else f
+            f if f.is_coded else Feature(f.name, "categorical", _intervals(f, edges))
             for f, edges in zip(self.schema_.features, self.edges_, strict=True)
         ]
         return replace(schema, features=tuple(features))
 
 
-def _intervals(edges: FloatArray) -> tuple[str, ...]:
-    ends = ["-∞", *(f"{edge:.6g}" for edge in edges), "∞"]
+def _intervals(feature: Feature, edges: FloatArray) -> tuple[str, ...]:
+    texts = [feature.text(edge) for edge in edges]
+    if len({*texts}) < len(texts):  # some are too near each other
+        texts = [repr(edge) for edge in edges.tolist()]
+    ends = ["-∞", *texts, "∞"]
     return tuple(f"({low}, {high}]" for low, high in pairwise(ends))

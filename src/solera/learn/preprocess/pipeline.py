@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import reduce
 from typing import Any, Self
 
@@ -14,6 +15,11 @@ from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 
+_OF_LAST_STEP = {
+    *("transform", "explain", "rules_"),
+    *("plot", "to_text", "to_svg", "to_json", "to_graphviz"),
+}
+
 
 class Pipeline(Predictor):
     """Transformers, then a learner: ``Pipeline(FedScaler(), FedLinear())``.
@@ -22,10 +28,14 @@ class Pipeline(Predictor):
     called ``fedscaler`` otherwise; ``set_params(model__rounds=5)`` reaches into it.
 
     Each transformer is fitted on what the ones before it make of the clients' rows. The whole fits,
-    predicts, saves and loads as one learner.
+    predicts, saves and loads as one learner, and transforms where all steps do. Where the last is a
+    tree, ``explain``, ``rules_``,
+    ``plot``, ``to_text``, ``to_svg``, ``to_json`` and ``to_graphviz`` speak of the columns before
+    the first step.
     """
 
     allows_missing = True
+    takes_categories = True
     can_start = True
     steps_: list[Learner]
 
@@ -58,6 +68,9 @@ class Pipeline(Predictor):
     @property
     def predicts(self) -> bool:
         return self.learners[-1].predicts
+
+    def check_predicts(self) -> None:
+        self.learners[-1].check_predicts()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -151,19 +164,39 @@ class Pipeline(Predictor):
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
         return light
 
-    def _prepared(self, X: Any) -> tuple[Any, Any]:
-        """The last step, and the rows as those before it make them."""
-        X = self.check_rows(X)
-        *transformers, last = self.steps_
-        for step in transformers:
-            assert isinstance(step, Transformer)
+    def __getattr__(self, name: str) -> Any:
+        """What the last step does besides predicting, for rows before the first."""
+        if name not in _OF_LAST_STEP or "steps" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        last = copy((vars(self).get("steps_") or self.learners)[-1])
+        if isinstance(last, Pipeline) and "steps_" in vars(self):
+            last.steps_ = [*self.steps_[:-1], *last.steps_]
+            last.schema_ = self.schema_
+            return getattr(last, name)
+        if not hasattr(last, name):
+            raise AttributeError(f"{type(last).__name__} has no {name}")
+        if name == "transform":
+            return lambda X: last.transform(self.prepared(self.check_rows(X)))
+        last._pipeline = self
+        return getattr(last, name)
+
+    def prepared(self, X: Any) -> Any:
+        """Rows as the steps before the last make them."""
+        for step in self.steps_[:-1]:
             X = step.transform(X)
-        return last, X
+        return X
 
     def predict(self, X: Any) -> Any:
-        last, X = self._prepared(X)
-        return last.predict(X)
+        return self._answer("predict", X)
 
     def predict_proba(self, X: Any) -> Any:
-        last, X = self._prepared(X)
-        return last.predict_proba(X)
+        return self._answer("predict_proba", X)
+
+    def _answer(self, method: str, X: Any) -> Any:
+        """What the last step says of the prepared rows."""
+        X = self.check_rows(X)
+        last = self.steps_[-1]
+        if not hasattr(last, method):
+            instead = "transform" if isinstance(last, Transformer) else "predict"
+            raise UsageError(f"{type(last).__name__} does not {method}", hint=f"model.{instead}(X)")
+        return getattr(last, method)(self.prepared(X))

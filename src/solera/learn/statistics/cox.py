@@ -139,6 +139,8 @@ class FedCox(Learner):
     rows_, events_: how many there are.
     """
 
+    encoder = "so.FedEncoder('dummy')"
+    judged_by = "model.summary() holds hazard ratios, intervals and the log-likelihood"
     params_: Annotated[FloatArray, Shape("columns")]
     covariance_: Annotated[FloatArray, Shape("columns", "columns")]
     log_likelihood_: float

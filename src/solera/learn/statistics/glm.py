@@ -78,6 +78,7 @@ class FedGLM(Predictor):
     rows_: how many there are.
     """
 
+    encoder = "so.FedEncoder('dummy')"
     params_: Annotated[FloatArray, Shape("terms")]
     covariance_: Annotated[FloatArray, Shape("terms", "terms")]
     scale_: float
@@ -298,8 +299,7 @@ class FedGLM(Predictor):
 
     def predict_proba(self, X: Any) -> FloatArray:
         """The probabilities of the two classes of a binomial model, rows × 2."""
-        if self.family != "binomial":
-            raise AttributeError(f"FedGLM({self.family!r}) has no classes")
+        self.check_has_classes()
         mu = self._means(X)
         return np.column_stack([1 - mu, mu])
 

@@ -127,7 +127,8 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
     if not (np.isfinite(weight).all() and np.isfinite(weight * residual).all()):
         raise DataError(
             "means of the model are not finite or at the edge of what they can be",
-            hint="columns of very different sizes are the usual reason: so.FedScaler() before it",
+            hint="a column tells the classes apart without error, or is of another size than the "
+            "others: leave it out, or so.FedScaler() before it",
         )
     return weight, weight * residual
 

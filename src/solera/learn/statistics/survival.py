@@ -36,6 +36,7 @@ from solera.data.frames import check_columns
 from solera.learn.rows import dense
 
 _MOST_TIMES = 1000
+_HEADER = ("group", "training rows", "events", "median")
 
 # --- the client's side ---
 
@@ -184,7 +185,7 @@ class SurvivalCurves:
         ]
 
     def __str__(self) -> str:
-        lines = [("group", "rows", "events", "median"), *self._lines()]
+        lines = [_HEADER, *self._lines()]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
         if len(self.curves) > 1:
@@ -193,7 +194,7 @@ class SurvivalCurves:
         return "\n".join(text)
 
     def _repr_html_(self) -> str:
-        return html_table(self._lines(), ["group", "rows", "events", "median"], "Kaplan–Meier")
+        return html_table(self._lines(), _HEADER, "Kaplan–Meier")
 
     def plot(self) -> Any:
         """A matplotlib figure of the curves with their confidence bands."""
@@ -204,7 +205,9 @@ class SurvivalCurves:
             (line,) = ax.step(times, np.append(1.0, curve.survival), where="post", label=curve.name)
             band = np.concatenate([np.ones((1, 2)), curve.interval])
             ax.fill_between(times, *band.T, step="post", alpha=0.2, color=line.get_color())
-        ax.set(xlabel="time", ylabel="share without event", ylim=(0, 1.02))
+        rows = sum(curve.at_risk[0] for curve in self.curves)
+        title = f"{rows:,.0f} training rows"
+        ax.set(xlabel="time", ylabel="share without event", ylim=(0, 1.02), title=title)
         ax.legend()
         return figure
 
@@ -212,7 +215,9 @@ class SurvivalCurves:
 def kaplan_meier(
     federation: Federation, grid: ArrayLike, *, by: str | None = None, level: float = 0.95
 ) -> SurvivalCurves:
-    """Kaplan–Meier curves of all clients' rows, one for each category of the column ``by``.
+    """Kaplan–Meier curves of all training rows, one for each category of the column ``by``.
+
+    Rows that clients set aside to validate or to test are left out.
 
     ``grid`` are the times, in order, at which clients count; one after another counts as the next,
     times after the last as censored there. ``level`` is that of the confidence bands.
@@ -233,9 +238,9 @@ def check_survival(schema: Schema) -> None:
     """Raise :class:`DataError` for a target that is not times and events."""
     if (schema.target, schema.outputs) != ("numbers", 2):
         raise DataError(
-            f"a survival target has two columns of numbers, here are {schema.outputs} "
+            f"survival needs a target of two columns of numbers, not {schema.outputs or 'no'} "
             f"{schema.target}",
-            hint="y = np.column_stack([time, event]) with the event as 0.0 or 1.0",
+            hint="so.simulate(X, y), y = np.column_stack([time, event]), the event as 0.0 or 1.0",
         )
 
 

@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray
-from solera.core.errors import DataError
-from solera.core.schema import Feature, Schema
-from solera.learn.rows import dense
-from solera.learn.trees.export import HUGE
+from solera.core.schema import Schema
+from solera.learn.conditions import Condition
 from solera.learn.trees.tree import Tree, shares
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition on the way down: "age ≤ 32.5", "job = clerk", "job is missing"."""
-
-    feature: str
-    column: int
-    lower: float
-    upper: float
-    category: str | None = None
-    missing: bool = False
-    """Whether a missing value satisfies it."""
-    of: Feature | None = field(default=None, repr=False, compare=False)
-    """The column, whose categories and dates are shown as such."""
-
-    @classmethod
-    def on(
-        cls, feature: Feature, column: int, lower: float, upper: float, missing: bool
-    ) -> Condition:
-        """The condition (lower, upper] of a column; one that a single category satisfies names it.
-
-        Bounds one apart hold a single code; with ``lower ≥ upper`` only a missing value is left.
-        """
-        single = 0 <= upper < len(feature.categories) and upper - lower == 1
-        category = feature.categories[int(upper)] if single else None
-        return cls(feature.name, column, lower, upper, category, missing, feature)
-
-    def holds(self, value: float) -> bool:
-        """Whether a value, a code for a category, satisfies the condition."""
-        if not np.isfinite(value):
-            return self.missing
-        return self.lower < value <= self.upper
-
-    def __str__(self) -> str:
-        if self.category is not None:
-            return f"{self.feature} = {self.category}"
-        if self.lower >= self.upper:
-            return f"{self.feature} is missing"
-        feature = Feature(self.feature) if self.of is None else self.of
-        if names := feature.names_between(self.lower, self.upper):
-            return f"{self.feature} = {' or '.join(names)}"
-        parts = []
-        if self.lower > -HUGE:
-            parts.append(f"{self.feature} > {feature.text(self.lower)}")
-        if self.upper < HUGE:
-            parts.append(f"{self.feature} ≤ {feature.text(self.upper)}")
-        return " and ".join(parts) or f"{self.feature} is known"
 
 
 @dataclass(frozen=True)
@@ -93,27 +43,39 @@ class Comparison:
         return f"local:  {self.local}\nglobal: {self.of_global}"
 
 
-def explain(tree: Tree, x: Any, schema: Schema) -> Explanation:
+def branch_condition(tree: Tree, node: int, way: int, schema: Schema) -> Condition:
+    """What rows satisfy that take a branch of a node."""
+    column = int(tree.feature[node])
+    feature = schema.features[column]
+    if tree.categorical[node]:
+        is_missing = way == tree.arity[node] - 1
+        code = 0.0 if is_missing else float(way)
+        return Condition.on(feature, column, code - (not is_missing), code, is_missing)
+    threshold, missing = float(tree.threshold[node]), (way == 0) == bool(tree.missing_left[node])
+    bounds = (-np.inf, threshold) if way == 0 else (threshold, np.inf)
+    return Condition.on(feature, column, *bounds, missing)
+
+
+def explain(tree: Tree, x: FloatArray, schema: Schema) -> Explanation:
     """The path of one row as conditions, one per column, and the class distribution at its end."""
-    row = np.asarray(dense(x if np.ndim(x) == 2 else np.asarray(x)[None]), dtype=np.float64)
-    if row.shape != (1, schema.width):
-        raise DataError(f"explain takes one row of {schema.width} columns, not {row.shape}")
-    end = int(tree.apply(row)[0])
-    lower, upper, missing = (bounds[end].tolist() for bounds in node_bounds(tree, schema.width))
-    parent, _ = tree.parents
-    splits: dict[int, int] = {}
-    node = int(parent[end])
-    while node >= 0:
-        splits[int(tree.feature[node])] = node
+    end = int(tree.apply(x[None])[0])
+    parent, branch = tree.parents
+    conditions: dict[int, Condition] = {}
+    if tree.feature[end] >= 0:  # its category has no branch
+        column = int(tree.feature[end])
+        code = float(x[column])
+        only = Condition.on(schema.features[column], column, code - 1, code, missing=False)
+        conditions[column] = only.at(code)
+    node = end
+    while parent[node] >= 0:
+        condition = branch_condition(tree, int(parent[node]), int(branch[node]), schema)
+        below = conditions.pop(condition.column, condition)
+        conditions[condition.column] = condition.within(below)
         node = int(parent[node])
-    conditions = []
-    for column, _ in sorted(splits.items(), key=lambda item: item[1]):
-        bounds = lower[column], upper[column], missing[column]
-        conditions.append(Condition.on(schema.features[column], column, *bounds))
     probabilities = dict(
         zip(schema.classes.tolist(), shares(tree.value[end]).tolist(), strict=True)
     )
-    return Explanation(tuple(conditions), probabilities, float(tree.support[end]))
+    return Explanation(tuple(conditions.values())[::-1], probabilities, float(tree.support[end]))
 
 
 def node_bounds(tree: Tree, width: int) -> tuple[FloatArray, FloatArray, BoolArray]:

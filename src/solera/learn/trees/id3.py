@@ -34,7 +34,7 @@ _LEAST_GAIN = 1e-12
 def category_sizes(schema: Schema) -> IntArray:
     """Categories of every column; a numeric column is an error."""
     for feature in schema.features:
-        if feature.kind != "categorical":
+        if not feature.is_coded:
             raise DataError(
                 f"trees of counts need categorical columns, {feature.name} is numeric",
                 hint="so.Pipeline(so.FedBins(8), …) cuts it into bins",

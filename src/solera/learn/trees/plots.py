@@ -11,7 +11,14 @@ import numpy as np
 from solera.core.clients import BoolArray, FloatArray
 from solera.core.pictures import new_figure
 from solera.core.schema import Schema
-from solera.learn.trees.export import branch_text, leaf_text, node_colour, split_text
+from solera.learn.trees.export import (
+    Raw,
+    as_it_is,
+    branch_text,
+    leaf_text,
+    node_colour,
+    split_text,
+)
 from solera.learn.trees.tree import Tree
 
 
@@ -45,7 +52,9 @@ def _layout(tree: Tree, max_depth: int) -> tuple[FloatArray, list[int]]:
     return place, shown
 
 
-def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4) -> Any:
+def plot_tree(
+    tree: Tree, schema: Schema, raw: Raw = as_it_is, *, ax: Any = None, max_depth: int = 4
+) -> Any:
     """The tree down to a depth, as a matplotlib figure."""
     place, shown = _layout(tree, max_depth)
     leaves = place[shown, 0].max() + 1
@@ -57,10 +66,10 @@ def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4)
         for way, child in [] if cut else children:
             cx, cy = place[child, 0], -place[child, 1]
             ax.plot([x, cx], [y, cy], color="0.7", linewidth=1, zorder=1)
-            label = branch_text(tree, node, way, schema)
+            label = branch_text(tree, node, way, schema, raw)
             ax.text((x + cx) / 2, (y + cy) / 2, label, ha="center", fontsize=7, color="0.35")
         if children and not cut:
-            text = split_text(tree, node, schema)
+            text = split_text(tree, node, schema, raw)
         else:
             text = leaf_text(tree, node, schema) + (" …" if cut else "")
         style = {"boxstyle": "round", "facecolor": "white", "linewidth": 1.5,

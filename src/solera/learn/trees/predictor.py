@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, FloatArray
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import DataError
 from solera.learn.base import Predictor
 
 
@@ -16,6 +16,7 @@ class TreePredictor(Predictor, abstract=True):
     """A learner of classes, or of one number, whose model is a tree or many."""
 
     allows_missing = True
+    takes_categories = True
 
     @abstractmethod
     def outputs(self, X: Any) -> FloatArray:
@@ -28,10 +29,7 @@ class TreePredictor(Predictor, abstract=True):
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Probability of every class."""
-        self.check_fitted()
-        if self.schema_.target != "classes":
-            kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        self.check_has_classes()
         return self.outputs(X)
 
     def predict(self, X: Any) -> Array:
@@ -52,5 +50,6 @@ class TreePredictor(Predictor, abstract=True):
         if target != "classes" and (target, outputs) != ("numbers", 1):
             raise DataError(
                 f"{type(self).__name__} learns classes or one number, the target is "
-                f"{outputs} {target}"
+                f"{outputs} {target}",
+                hint="FedLinear, FedHEONN and FedAvg learn labels and several numbers",
             )

@@ -44,7 +44,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from solera.core.clients import Array
 from solera.core.component import describe
 from solera.core.constraints import Positive, ProperFraction
 from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
@@ -54,9 +53,12 @@ from solera.core.plan import Plan, in_turn
 from solera.core.private_files import write_file
 from solera.core.schema import Feature, Schema
 from solera.data.agreement import describe as describe_rows
+from solera.data.files import require_pandas
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import headline_of
 from solera.learn.base import Predictor
 from solera.learn.vertical.alignment import ALIGNMENT, align
-from solera.learn.vertical.judging import JUDGING, judge, outputs
+from solera.learn.vertical.judging import JUDGING, Said, judge, outputs
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import PARTS, SharedPart
 from solera.privacy.identifiers import Normalisation
@@ -79,6 +81,7 @@ class VerticalLearner(Predictor, abstract=True):
     deadline: seconds after which a party that does not answer has left.
     """
 
+    takes_categories = True
     several_owners = False
     """Whether it learns from several label owners."""
     parties_: list[str]
@@ -218,18 +221,22 @@ class VerticalLearner(Predictor, abstract=True):
 
     # --- what was learned ---
 
-    def predict_outputs(self, federation: Federation, part: SharedPart | None = None) -> Array:
-        """What the model says of rows: probabilities by class, or numbers.
+    def predict_outputs(self, federation: Federation, part: SharedPart | None = None) -> Any:
+        """What the model says of rows: a frame of probabilities by class, or of numbers.
 
         ``part`` names rows of the training's order. Without it all rows that the clients hold now
-        are aligned, whether the model has seen them or not. Lines are in the order in which the
-        label owner holds the rows that all parties share.
+        are aligned, whether the model has seen them or not. The index says whose rows these are: in
+        a simulation by identifiers, elsewhere by their numbers in the label owner's table, which
+        they are in the order of.
         """
         self.check_fitted()
         self._check_federation(federation)
         with federation.announced(self, lambda: self.evaluation_plan(part)):
             parties = self._parties(federation)
-            return outputs(parties, self.model_, self.owners_[0], self._say(parties, part))
+            said = self._say(parties, part)
+            values, ids = outputs(parties, self.model_, self.owners_[0], said)
+        names = self.schema_.classes if len(self.schema_.classes) else range(values.shape[1])
+        return require_pandas("whose predictions these are").DataFrame(values, ids, names)
 
     def _say(self, parties: Parties, part: SharedPart | None) -> SharedPart:
         """Let the parties predict; which rows these are."""
@@ -255,19 +262,21 @@ class VerticalLearner(Predictor, abstract=True):
             )
         return parties
 
-    def predict(self, X: Any, part: SharedPart | None = None) -> Array:
-        """The predicted class or number of every row that the parties of a federation share."""
-        said = self.predict_outputs(X, part)
-        if self.schema_.target == "classes":
-            return np.asarray(self.schema_.classes[said.argmax(axis=1)])
-        if self.schema_.target == "labels":
-            return np.asarray(said > 0.5, dtype=np.int64)
-        return said[:, 0] if said.shape[1] == 1 else said
+    def predict(self, X: Any, part: SharedPart | None = None) -> Any:
+        """The predicted class or number of every row that the parties of a federation share.
 
-    def predict_proba(self, X: Any, part: SharedPart | None = None) -> Array:
-        """The probability of every class (or label) for each shared row."""
-        if self.schema_.target not in ("classes", "labels"):
-            raise UsageError(f"{type(self).__name__} was fitted to {self.schema_.target}")
+        A pandas Series, or a frame of several labels or numbers; its index says whose they are.
+        """
+        said = self.predict_outputs(X, part)
+        predicted = Said(self.schema_).predict(said.to_numpy())
+        pandas = require_pandas("whose predictions these are")
+        if predicted.ndim == 1:
+            return pandas.Series(predicted, said.index, name="prediction")
+        return pandas.DataFrame(predicted, said.index, said.columns)
+
+    def predict_proba(self, X: Any, part: SharedPart | None = None) -> Any:
+        """The probability of every class (or label) for each shared row, a column each."""
+        self.check_has_classes()
         return self.predict_outputs(X, part)
 
     def evaluate(
@@ -300,11 +309,15 @@ class VerticalLearner(Predictor, abstract=True):
         again = ALIGNMENT if part is None else ()
         return in_turn(again, self.prediction_asks(), JUDGING)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def rows_of_loss(self, round: Any) -> dict[str, Any]:
+        return {"part": "train", "rows": None}
+
+    def score_figure(self, X: Any, y: Any = None) -> Figure:
         """Accuracy or R² over all rows that the parties share now, counted by the label owner."""
         if y is not None:
             raise UsageError("score(federation): the label owner has the target")
-        return float(next(iter(self.evaluate(X, None).metrics.values())))
+        figure: Figure = self.evaluate(X, None)[headline_of(self.schema_.target)]
+        return figure
 
     # --- each party's own part ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -14,12 +15,14 @@ from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells, RowsOut
-from solera.core.replies import map_leaves
+from solera.core.replies import Stacked, map_leaves
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
-from solera.evaluation.counts import metrics_of, rows_counted, rows_untold, summed
-from solera.learn.evaluation import Counted, Evaluation, _grid, _of_scores
-from solera.learn.judging import _given, count_rows
+from solera.evaluation.counts import countable
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import MeasuredPart
+from solera.learn.evaluation import _grid, judged, with_scores
+from solera.learn.judging import ALIKE, count_rows, given_by_rows
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
 from solera.learn.vertical.party import (
     SharedPart,
@@ -72,11 +75,16 @@ class Said:
         return said
 
 
-@task("vertical.outputs", ask=Which, release=[RowsOut("outputs")])
+@task("vertical.outputs", version=2, ask=Which, release=[RowsOut("outputs", "rows")])
 def tell_outputs(client: Client, ask: Any) -> dict[str, Any]:
-    """What the model says of the shared rows, in the order in which this client holds them."""
-    own = np.argsort(row_numbers(client, ask["model"], ask["part"]), kind="stable")
-    return {"outputs": outputs_of(client, ask["model"], ask["part"])[own]}
+    """What the model says of the shared rows, by their numbers in this client's table.
+
+    No identifier leaves: who holds the table knows whose rows these are.
+    """
+    numbers = row_numbers(client, ask["model"], ask["part"])
+    order = np.argsort(numbers, kind="stable")
+    outputs = outputs_of(client, ask["model"], ask["part"])
+    return {"outputs": outputs[order], "rows": numbers[order]}
 
 
 def _rows(client: Client, ask: Any) -> tuple[Said, Segments, IntArray]:
@@ -107,10 +115,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
         k = len(classes)
         true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
         return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k), **found}
-    for name, value in _given(model, joined).items():
-        is_sum = name in ("y", "y2", "error", "error2")
+    for name, value in given_by_rows(model, joined).items():
         given = spread(value.reshape(len(joined), -1), numbers, rows)
+        is_sum = name in ALIKE
         found[name] = Sums(given, what=name if is_sum else "", beyond=is_sum)
+    found["single"] = Sums(np.arange(rows)[:, None] == numbers[:1])
     return found
 
 
@@ -146,7 +155,9 @@ def _asked_grid(ask: Any) -> ScoreGrid:
         Cells("confusion", behind=_behind),
         Cells("true_positive", "false_positive", "false_negative", behind=_behind),
         Cells("y", "y2", "error2", "error", behind=_behind),
+        Cells("moments", "samples_f1", "samples_jaccard", behind=_behind),
         Cells("exact", "rows", behind=_behind),
+        Cells("single", behind=_behind),
         Histograms(
             "scores.counts",
             "scores.merged",
@@ -173,10 +184,16 @@ JUDGING: Plan = (
 """What is asked of label owners once a model has been applied."""
 
 
-def outputs(parties: Any, model: str, owner: int, part: SharedPart) -> Array:
-    """What the model says of the shared rows, as one label owner tells it."""
-    told = parties.ask(tell_outputs, {"model": model, "part": part}, to=[owner])
-    return np.asarray(told[owner]["outputs"])
+def outputs(parties: Any, model: str, owner: int, part: SharedPart) -> tuple[Array, Array]:
+    """What the model says of the shared rows, as one label owner tells it, and whose they are.
+
+    A simulation knows the owner's identifiers; elsewhere the numbers of its rows take their place.
+    """
+    told = parties.ask(tell_outputs, {"model": model, "part": part}, to=[owner])[owner]
+    rows = np.asarray(told["rows"])
+    source = getattr(parties.federation.engine, "source", None)
+    ids = None if source is None else source.identifiers_of(parties.numbers[owner], "train")
+    return np.asarray(told["outputs"]), rows if ids is None else ids[rows]
 
 
 def judge(
@@ -196,24 +213,17 @@ def judge(
         "threshold": 0.5 if grid is None else grid.threshold,
     }
     told = parties.ask(count_said, ask, to=owners)
-    found = [told[owner].pop("scores", None) for owner in owners]
-    each = {owner: told[owner] for owner in owners}
-    total = summed(list(each.values()))
-    if not rows_counted(total):
+    scored = [told[owner].pop("scores", None) for owner in owners]
+    measured: MeasuredPart = "all" if part == "now" else part
+    ids, stacked = np.array(owners), Stacked.of([told[owner] for owner in owners]).fields
+    evaluation = judged(ids, countable(dict(stacked)), measured)
+    if not evaluation.clients:
         raise DataError(
             f"the label owner counted no {part} rows",
             hint="set more aside, such as test=0.2: its policy may withhold counts of a few rows",
         )
-    counted = Counted()
-    if grid is not None and all(f is not None for f in found):
-        stacked = located(map_leaves(lambda *leaves: np.stack(leaves), *found))
-        counted = _of_scores(Said(schema), map_leaves(lambda leaf: leaf.sum(axis=0), stacked), grid)
-    return Evaluation(
-        {**metrics_of(total), **counted.metrics},
-        {owner: metrics_of(counts) for owner, counts in each.items()},
-        total,
-        dict(enumerate(parties.names)),
-        counted.bounds,
-        counted.scores,
-        untold=rows_untold(map_leaves(lambda *leaves: np.stack(leaves), *each.values())),
-    )
+    if grid is not None and all(counts is not None for counts in scored):
+        counts = located(dict(Stacked.of(scored).fields))
+        about = {"part": measured, "asked": len(owners)}
+        evaluation = with_scores(evaluation, Said(schema), ids, counts, grid, about)
+    return replace(evaluation, names=dict(enumerate(parties.names)))

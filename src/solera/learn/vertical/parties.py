@@ -29,11 +29,8 @@ class Parties:
     def __init__(self, federation: Federation, *, deadline: float | None = None) -> None:
         self.federation = federation
         self.deadline = deadline
-        engine = federation.engine
-        numbers = getattr(engine, "numbers", None)
-        self.numbers: list[int] = list(federation.clients.tolist() if numbers is None else numbers)
-        names = federation.names or getattr(engine, "client_names", ())
-        self.names = tuple(names) or tuple(f"client {n}" for n in self.numbers)
+        self.numbers: list[int] = federation.numbers[federation.clients].tolist()
+        self.names = tuple(federation.names_of(federation.clients))
         self._waiting: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.constraints import Count, names_checked
+from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.errors import DataError, UsageError
 from solera.core.gate import ReleaseLimits
 from solera.core.rng import generator
 from solera.data.dataset import Dataset
-from solera.data.frames import is_frame, to_pandas
+from solera.data.frames import check_columns, is_frame, to_pandas
 from solera.data.vertical import VerticalPartition, VerticalSplit
 from solera.data.vertical_data import VerticalData, frame_of, party_data
 from solera.privacy.simulated_keys import SimulatedKeys
@@ -56,6 +56,7 @@ def simulate_vertical(
         as ``so.partitions.TransferSplit(…)``; clients are called ``c0``, ``c1``, ….
     seed, engine, workers, failures, policy: as for :func:`solera.simulate`.
     """
+    check_arguments(simulate_vertical, target=target)
     if isinstance(df, Dataset):
         df = frame_of(df, target=target, id=id)
     if isinstance(df, Mapping) and not is_frame(df):
@@ -115,9 +116,7 @@ def _divide(
     seed: int,
 ) -> dict[str, Any]:
     """Every client's own table out of one."""
-    for name in filter(None, (target, id)):
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}")
+    check_columns([*filter(None, (target, id))], frame.columns)
     features = [str(c) for c in frame.columns if c not in (target, id)]
     names: tuple[str, ...] = ()
     if columns is not None:

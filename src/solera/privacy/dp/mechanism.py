@@ -94,6 +94,16 @@ class DP(Component):
             )
         return float(self.clip)
 
+    def check_selector(self, learner: Any) -> None:
+        """Raise :class:`UsageError` for a selector that is told rows, counts, losses or updates."""
+        select = learner.select
+        if select is not None and (select.needs_updates or select.asks(learner, 1, 1)):
+            raise UsageError(
+                f"{type(learner).__name__}(dp=…, select={select!r}): the selector is told what "
+                "clients know without noise, which no ε counts",
+                hint="select=None or so.selectors.RoundRobin()",
+            )
+
     def solve(self, events: Callable[[float], Sequence[Event]]) -> Guarantee:
         """All three of ε, δ and σ, where ``events(σ)`` is all that will be noised."""
         check_installed()

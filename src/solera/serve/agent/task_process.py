@@ -23,8 +23,9 @@ from solera.core.replies import Failure
 from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload
-from solera.engines.blocks import Runner, States
+from solera.engines.blocks import Runner
 from solera.engines.gates import RELEASED
+from solera.engines.states import States
 from solera.serve.agent.channel import Channel
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger

@@ -101,7 +101,7 @@ class DrivenEngine:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        return self.open_job().client_names
+        return (self._last or self.open_job()).client_names
 
     @property
     def replayed(self) -> bool:
@@ -124,11 +124,11 @@ class DrivenEngine:
     def sizes(self, part: Part) -> IntArray | None:
         return None
 
-    def states(self) -> dict[int, Any]:
-        return self.open_job().states()
+    def states(self, fit: Any = None) -> dict[int, Any]:
+        return self.open_job().states(fit)
 
-    def restore(self, states: Mapping[int, Any]) -> None:
-        self.open_job().restore(states)
+    def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
+        self.open_job().restore(states, fit)
 
     def checkpoint_store(self) -> CoordinatorCheckpointStore:
         return self.open_job().checkpoint_store()

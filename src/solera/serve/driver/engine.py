@@ -8,6 +8,7 @@ things in the same order and gets the stored replies back.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,11 @@ from solera.serve.driver.signatures import Signatures
 from solera.serve.driver.told import Told
 from solera.serve.peers import KnownKeys
 
+log = logging.getLogger("solera")
+
 _WAIT = 20
+_PATIENCE, _REMIND = 10.0, 600.0
+"""Seconds of waiting after which it is said for whom, and said again."""
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
 _CARRIED = 1 << 20
@@ -97,11 +102,11 @@ class HttpEngine:
     def sizes(self, part: Part) -> IntArray | None:
         return None
 
-    def states(self) -> dict[int, Any]:
+    def states(self, fit: Any = None) -> dict[int, Any]:
         """Clients keep their state themselves; a job only needs to know how far it has asked."""
         return {-1: {"sequence": self._sequence}}
 
-    def restore(self, states: Mapping[int, Any]) -> None:
+    def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
         self._sequence = int(states[-1]["sequence"])
 
     def checkpoint_store(self) -> CoordinatorCheckpointStore:
@@ -109,7 +114,7 @@ class HttpEngine:
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path, asked = self._post(ask)
-        fetched = _Fetched(self.connection, path, [self.active[c] for c in ask.clients.tolist()])
+        fetched = _Fetched(self, path, [self.active[c] for c in ask.clients.tolist()])
         found = self._blocks(ask, asked, aggregation, fetched, self._sequence - 1)
         if aggregation is not None and len(ask.clients) <= _ALL_AT_ONCE:
             found = iter(self._fitting(ask, asked, aggregation, fetched, found))
@@ -245,9 +250,9 @@ class HttpEngine:
 class _Fetched:
     """The replies to one ask, as far as they are here; fetched when they are needed."""
 
-    def __init__(self, connection: Connection, path: str, asked: Sequence[int]) -> None:
+    def __init__(self, engine: HttpEngine, path: str, asked: Sequence[int]) -> None:
         self.replies: dict[int, wire.Reply] = {}
-        self._connection, self._path, self._asked = connection, path, asked
+        self._engine, self._path, self._asked = engine, path, asked
 
     def until_here(self, clients: Sequence[int]) -> None:
         """Wait until all of these clients have answered or failed."""
@@ -256,10 +261,16 @@ class _Fetched:
         known = sum(first <= client <= last for client in self._asked) - 1
         query = f"{self._path}/replies?first={first}&last={last}&known={known}&wait={_WAIT}"
         complete = all(client in self.replies for client in clients)
+        began, late = time.strftime("%H:%M:%S"), time.monotonic() + _PATIENCE
         while not complete:
-            so_far = self._connection.call("GET", query, wire.Replies)
+            so_far = self._engine.connection.call("GET", query, wire.Replies)
             self.replies |= {reply.client: reply for reply in so_far.replies}
             complete = so_far.complete
+            if not complete and time.monotonic() >= late:
+                late += _REMIND
+                names = dict(zip(self._engine.active, self._engine.client_names, strict=True))
+                missing = ", ".join(names[c] for c in wanted if c not in self.replies)
+                log.warning("%s: waiting for %s since %s", self._engine.job, missing, began)
 
 
 def report(connection: Connection, ask_path: str, client: int, failure: Failure) -> None:

@@ -18,16 +18,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from msgspec import convert
 
 from solera.core.errors import SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import decode
 from solera.core.rounds import Callback, Round
+from solera.evaluation.figure import Figure
 from solera.green.energy import track_energy
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Additive, Learner, Predictor
-from solera.learn.evaluation import Evaluation
 from solera.learn.scores import gives_scores
 from solera.serve import wire
 from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
@@ -58,7 +58,7 @@ def drive(connection: Connection, job: str) -> None:
         _evaluate(connection, job, learner, federation, spec)
     traffic = federation.meter.total()
     took = {"wh": tracked.use.wh, "bytes_down": traffic.down, "bytes_up": traffic.up}
-    _note(connection, job, wire.NewNote("cost", _numbers(took)))
+    _note(connection, job, wire.NewNote("cost", numbers(took)))
     _move(connection, job, "finished")
 
 
@@ -89,20 +89,15 @@ def _evaluate(
         return
     scores = spec.counts_scores and gives_scores(learner)
     found = learner.evaluate(federation, spec.evaluate, per_client=False, scores=scores)
-    _note(connection, job, wire.NewNote("evaluated", metrics_told(found)))
+    _note(connection, job, wire.NewNote("evaluated", numbers(found.metrics)))
 
 
-def metrics_told(found: Evaluation) -> dict[str, float]:
-    """The metrics, and of how many rows they are not, where owners withheld counts."""
-    told = _numbers(found.metrics)
-    if found.untold:
-        told |= {"rows": float(np.sum(found.counts["rows"])), "rows_left_out": float(found.untold)}
-    return told
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float | wire.Measured]:
+    """The finite numbers among some values, figures with the rows that they rest on."""
     return {
-        name: float(value)
+        name: convert(value.to_payload(), wire.Measured)
+        if isinstance(value, Figure)
+        else float(value)
         for name, value in metrics.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
@@ -132,8 +127,8 @@ class _Notes(Callback):
         if isinstance(learner, Averaging):
             told = self.engine.told.take(learner.update)
         if round.index > self.last:
-            numbers = {self.engine.numbers[client]: loss for client, loss in told.items()}
-            note = wire.NewNote("round", _numbers(round.metrics), numbers)
+            losses = {self.engine.numbers[client]: loss for client, loss in told.items()}
+            note = wire.NewNote("round", numbers(round.metrics), losses)
             _note(self.connection, self.engine.job, note)
 
 

@@ -22,7 +22,6 @@ from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Failure
 from solera.core.task import Task
-from solera.data.agreement import agree
 from solera.engines.folds import validate_and_fold
 from solera.learn.base import Additive
 from solera.serve import wire
@@ -81,7 +80,7 @@ class Standing:
         kept = store.read()
         if kept is None:
             self.learner.history_ = []
-            self.learner.schema_ = agree(self.federation, allow_missing=self.learner.allows_missing)
+            self.learner.schema_ = self.learner.agree_on_rows(self.federation)
             self.learner.prepare(self.federation)
             store.save(encode(self.learner.get_state()))
         else:

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from solera.core.meter import size
+from solera.evaluation.metrics import metric_label
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -40,6 +41,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"moment": moment, "ago": ago, "size": size, "short": short, "zip": zip}
+    made.filters["metric_label"] = metric_label
     return made
 
 

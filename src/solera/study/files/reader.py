@@ -78,7 +78,7 @@ import numpy as np
 
 from solera.core.config import Problem, build_table, check_call, errors_located, nearest, read_text
 from solera.data.partition import Partition
-from solera.evaluation.metrics import METRICS
+from solera.evaluation.metrics import EVALUATED, METRICS
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
 from solera.robust.attacks import Attack
@@ -191,7 +191,7 @@ def _study(content: TomlTable, text: str) -> Study:
     check_call(_File, "the file", content, ())
     if not re.fullmatch(r"\w[\w .+-]*", content["name"]):
         raise Problem(("name",), f"name {content['name']!r} cannot be the name of a folder")
-    metrics = _names(content, "metrics", tuple(METRICS))
+    metrics = _names(content, "metrics", EVALUATED)
     study = Study(
         name=content["name"],
         grids=tuple(grids_of(content)),

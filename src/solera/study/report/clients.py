@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from solera.evaluation.metrics import metric_label
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, metric_label
+from solera.study.formatting import capital
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.groups import Group, StudyResults
@@ -90,7 +91,7 @@ def one_by_one(study: StudyResults) -> Blocks:
     """How every client fares with each method, and from alone to federated to centralised."""
     blocks: Blocks = []
     for division, groups in study.shown_divisions:
-        by_name = {group.name: _client_means(group.results) for group in groups}
+        by_name = {group.name: client_means(group.results) for group in groups}
         by_name = {name: scores for name, scores in by_name.items() if len(scores) > 1}
         if not by_name:
             continue
@@ -111,7 +112,7 @@ def one_by_one(study: StudyResults) -> Blocks:
     return blocks
 
 
-def _client_means(results: Sequence[Result]) -> dict[int, float]:
+def client_means(results: Sequence[Result]) -> dict[int, float]:
     """The mean over seeds of each client's score."""
     clients = dict.fromkeys(client for result in results for client in result.clients)
     return {

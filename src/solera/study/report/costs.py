@@ -9,7 +9,8 @@ from operator import add
 import numpy as np
 
 from solera.core.meter import size
-from solera.study.formatting import capital, metric_label, number
+from solera.evaluation.metrics import metric_label
+from solera.study.formatting import capital, number
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Preformatted, Table
 from solera.study.report.groups import StudyResults

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from solera.core.rounds import logged
 from solera.evaluation.curves import GRID, Curves
-from solera.study.formatting import metric_label
+from solera.evaluation.metrics import metric_label
 from solera.study.report import blocks
 from solera.study.run.results import Result
 

@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from solera.core.errors import UsageError
-from solera.evaluation.metrics import sign
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import find_metric, sign
 from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec, Variant
 from solera.study.names import Chain, chain_of, short_names
@@ -49,16 +50,38 @@ class Group:
         return float(np.mean(known)) if known else math.nan
 
 
-def value_of(result: Result, metric: str) -> float | None:
+def value_of(result: Result, metric: str) -> Figure | None:
     """The metric on test rows or, without these, on validation rows or the clients' own."""
+    values: dict[str, Figure]
     for values in (result.metrics, result.validation, result.client_metrics):
         if metric in values:
             return values[metric]
     return None
 
 
+WHOSE = {
+    "rows": "test rows that no client has",
+    "validation": "rows of the fold left out",
+    "test": "test rows of the clients' own",
+}
+"""Which rows a metric of a study is of, by the part that its figure names."""
+
+
+def whose_rows(results: Sequence[Result], metric: str) -> str:
+    """How many rows the metric of some results is of, and whose."""
+    values = [value for result in results if (value := value_of(result, metric)) is not None]
+    words = " or ".join(dict.fromkeys(WHOSE.get(v.part, "rows not known") for v in values))
+    counts = [value.rows for value in values if value.rows is not None]
+    if not counts:
+        return words
+    least, most = min(counts), max(counts)
+    return f"{least:,} {words}" if least == most else f"{least:,} to {most:,} {words}"
+
+
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
-    """The group with the best mean."""
+    """The group with the best mean; None where it is not known which way the metric is better."""
+    if find_metric(metric) is None:
+        return None
     known = [group for group in candidates if not math.isnan(group.mean(metric))]
     return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from solera.core.meter import size
 from solera.evaluation.curves import Curves
-from solera.evaluation.metrics import sign
+from solera.evaluation.metrics import metric_label, sign
 from solera.learn.base import load as load_model
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, mean_and_spread, metric_label
+from solera.study.formatting import capital, mean_and_spread
 from solera.study.names import chain_of
 from solera.study.report import figures
 from solera.study.report.blocks import (
@@ -27,7 +27,15 @@ from solera.study.report.blocks import (
     Section,
     Table,
 )
-from solera.study.report.groups import Division, Group, StudyResults, best, value_of
+from solera.study.report.clients import client_means
+from solera.study.report.groups import (
+    Division,
+    Group,
+    StudyResults,
+    best,
+    value_of,
+    whose_rows,
+)
 from solera.study.report.significance import comparison_blocks, friedman_words
 from solera.study.run.cells import CellStore
 from solera.study.run.results import Result
@@ -69,7 +77,7 @@ def _one_configuration(group: Group) -> str:
         )
     if any(r.clients for r in results):
         worst = mean_and_spread([min(r.clients.values(), default=None) for r in results])
-        text += f"On its own test rows the worst client saw {worst}. "
+        text += f"On its own test rows the worst client saw {metric_label(score or '')} {worst}. "
     exchanged = _mean(results, "bytes_up") + _mean(results, "bytes_down")
     return f"{text}Training exchanged {size(exchanged / data.clients)} with each client."
 
@@ -93,19 +101,38 @@ def _leader(metric: str, division: Division, groups: Sequence[Group]) -> str:
     value = mean_and_spread(leader.values(metric))
     text = (
         f"On {division[0]} divided by {division[1]}, {leader.name} is best with "
-        f"{metric_label(metric)} {value}."
+        f"{metric_label(metric)} {value}, of {whose_rows(leader.results, metric)}."
     )
     leaders = {s: best(metric, [g for g in groups if g.scheme == s]) for s in SCHEMES}
-    means = {s: g.mean(metric) for s, g in leaders.items() if g is not None}
-    federated = means.pop("federated", None)
-    if federated is None or not means:
+    federated = leaders.pop("federated")
+    others = {scheme: group for scheme, group in leaders.items() if group is not None}
+    if federated is None or not others:
         return text
-    gaps = [
-        f"{abs(federated - value):.3f} "
-        f"{'better' if sign(metric) * (federated - value) > 0 else 'worse'} than {scheme}"
-        for scheme, value in means.items()
-    ]
-    return f"{text} The best federated method is {' and '.join(gaps)}."
+    gaps = [_gap(metric, federated, group) for group in others.values()]
+    text = f"{text} The best federated method is {' and '.join(gaps)}."
+    return f"{text} {_at_clients(federated, others['alone'])}" if "alone" in others else text
+
+
+def _gap(metric: str, federated: Group, other: Group) -> str:
+    gap = federated.mean(metric) - other.mean(metric)
+    text = f"{abs(gap):.3f} {'better' if sign(metric) * gap > 0 else 'worse'} than {other.scheme}"
+    if other.scheme == "alone" and any(r.metrics for r in other.results):
+        text += " (the mean of the clients' own models, on the same rows, which are not theirs)"
+    return text
+
+
+def _at_clients(federated: Group, alone: Group) -> str:
+    """What clients gain on their own rows, which the rows of others do not show."""
+    together, own = client_means(federated.results), client_means(alone.results)
+    gains = [together[client] - own[client] for client in own if client in together]
+    if not gains:
+        return "What clients gain on their own rows is not known: client_test sets some aside."
+    label = metric_label(alone.results[0].score or "")
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return (
+        f"By {label} on its own test rows the federated model is better than the one trained "
+        f"alone at {better} of {len(gains)} clients and worse at {worse}."
+    )
 
 
 def _count(things: Any, word: str) -> str:
@@ -144,11 +171,17 @@ def results(study: StudyResults) -> Blocks:
         if len(study.divisions) > 1:
             blocks.append(Heading(", ".join(division)))
         blocks.append(Table(rows, ["", *columns]))
+    every = [result for group in study.groups for result in group.results]
     note = "Mean ± standard deviation over seeds and folds; the best of each division is marked."
+    if whose := whose_rows(every, study.metric):
+        note += f" {capital(metric_label(study.metric))} is of {whose}."
     if study.comparison is not None:
         note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
     if len(study.run.study.schemes) > 1:
-        note += " Alone is the mean over the clients; centralised sends the rows themselves."
+        note += (
+            " Alone is the mean over the clients' own models on the same rows, which are not "
+            "theirs, and of clients' rows each on its own; centralised sends the rows themselves."
+        )
     return [*blocks, Paragraph(note)]
 
 
@@ -163,7 +196,12 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
         scores[f"{label}, validation"] = lambda r: r.validation.get(first)
     if any(r.client_metrics for r in every):
         scores[f"{label}, clients' rows"] = lambda r: r.client_metrics.get(first)
-        scores["worst client"] = lambda r: min(r.clients.values(), default=None)
+    score = next((r.score for r in every if r.clients), None)
+    if score is not None:
+        name = metric_label(score)
+        if score != first:
+            scores[f"{name}, clients' rows"] = lambda r: r.client_metrics.get(score)
+        scores[f"{name}, worst client"] = lambda r: min(r.clients.values(), default=None)
     columns: dict[str, Column] = {
         **{name: _mean_of(score) for name, score in scores.items()},
         "cells": lambda results: str(len(results)),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from solera.evaluation.metrics import metric_label
 from solera.study.comparison import Comparison
-from solera.study.formatting import metric_label, number
+from solera.study.formatting import number
 from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.critical_difference import critical_difference
 from solera.study.report.figures import drawn

@@ -13,6 +13,7 @@ import msgspec
 
 from solera.core.private_files import write_file
 from solera.core.version import __version__, versions_of
+from solera.evaluation.figure import Figure
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "tenseal", "codecarbon")
 
@@ -24,8 +25,13 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Replace a JSON file in one step."""
-    encoded = msgspec.json.encode(content, enc_hook=lambda value: value.tolist())
+    encoded = msgspec.json.encode(content, enc_hook=_plain)
     write_file(path, msgspec.json.format(encoded, indent=2) + b"\n", 0o644, overwrite=True)
+
+
+def _plain(value: Any) -> Any:
+    """Figures and arrays as JSON has them."""
+    return value.to_payload() if isinstance(value, Figure) else value.tolist()
 
 
 class Events:

@@ -2,7 +2,7 @@
 
 Columns: ``cell``, ``data``, ``partition``, ``learner``, ``scheme``, ``seed``, ``fold``, one for
 every parameter that varies (``learner.lr``), then ``part``, ``round``, ``client``, ``metric``,
-``value``.
+``value`` and, where they are known, the ``rows`` that the value rests on.
 
 ========== =====================================================================
 part       what ``value`` is
@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from solera.core.rounds import logged
+from solera.evaluation.figure import Figure
 from solera.study.run.folder import write_text
 from solera.study.run.results import Result
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
 LAST = ("part", "round", "client", "metric", "value")
-
+ROWS = "rows"
+"""The last column, which earlier versions did not write."""
 
 Line = tuple[str, int | None, int | str | None, str, float]
 """Part, round, client by name or number, metric, value."""
@@ -52,7 +54,7 @@ def numbers(result: Result) -> Iterator[Line]:
         yield "client", None, named, result.score or "score", value
     for entry in result.history:
         for metric, value in logged(entry).items():
-            yield "round", entry["round"], None, metric, float(value)
+            yield "round", entry["round"], None, metric, value
     always = ("rounds", "bytes_down", "bytes_up", "seconds")
     costs = {name: getattr(result, name) for name in always}
     if (use := result.energy) is not None:
@@ -70,12 +72,15 @@ def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:
 def lines_text(lines: Sequence[tuple[Labels, Line]]) -> str:
     """The table of single numbers as CSV."""
     varying = dict.fromkeys(key for labels, _ in lines for key in labels if key not in FIRST)
-    header = [*FIRST, *varying, *LAST]
+    header = [*FIRST, *varying, *LAST, ROWS]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for labels, line in lines:
-        writer.writerow([*(labels.get(key) for key in (*FIRST, *varying)), *line])
+        *place, value = line
+        rows = value.rows if isinstance(value, Figure) else None
+        keys = [labels.get(key) for key in (*FIRST, *varying)]
+        writer.writerow([*keys, *place, float(value), rows])
     return text.getvalue()
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from solera.evaluation.curves import Curves
-from solera.evaluation.metrics import headline_metric
+from solera.evaluation.figure import restored
+from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
 
 K = TypeVar("K")
+_METRICS = ("metrics", "client_metrics", "validation")
 
 
 @dataclass(frozen=True)
@@ -25,24 +27,35 @@ class Result:
     ``names`` are what clients are called, where they have names. ``curves`` are those of the test
     rows or, without these, of all that clients keep, and ``client_curves`` of each client. Bytes
     and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
+
+    All metrics are figures, those of files that say nothing of rows of unknown ones.
     """
 
     seed: int
     rounds: int
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    client_metrics: dict[str, float] = field(default_factory=dict)
-    clients: dict[int, float] = field(default_factory=dict)
+    client_metrics: dict[str, Any] = field(default_factory=dict)
+    clients: dict[int, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    validation: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
     confusion: list[list[int]] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     curves: Curves | None = None
     client_curves: list[Curves] = field(default_factory=list)
     energy: EnergyUse | None = None
+
+    def __post_init__(self) -> None:
+        score = self.score or "score"
+        clients = {client: restored({score: value}) for client, value in self.clients.items()}
+        for name in _METRICS:
+            object.__setattr__(self, name, restored(getattr(self, name)))
+        each = {client: figure[score] for client, figure in clients.items()}
+        object.__setattr__(self, "clients", each)
+        object.__setattr__(self, "history", [restored(entry) for entry in self.history])
 
     @property
     def score(self) -> str | None:
@@ -53,7 +66,8 @@ class Result:
 def headline(results: Sequence[Result]) -> list[str]:
     """Names of the metrics that tables show; the stored results have all of them."""
     names = dict.fromkeys(name for result in results for name in result.metrics)
-    return [name for name in names if name not in ("macro_precision", "macro_recall")]
+    metrics = {name: find_metric(name) for name in names}
+    return [name for name, metric in metrics.items() if metric is None or metric.in_tables]
 
 
 def finite(metrics: Mapping[K, float]) -> dict[K, float]:

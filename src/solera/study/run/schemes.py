@@ -25,12 +25,14 @@ from solera.data.own_tables import own
 from solera.data.partition_groups import ByGroup
 from solera.evaluation.counts import summed
 from solera.evaluation.curves import Curves, curves_of
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import measured
 from solera.evaluation.metrics import headline_metric
 from solera.evaluation.scores import Scores
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.card import CARD
-from solera.learn.evaluation import Evaluation, evaluate, evaluation_of
+from solera.learn.evaluation import evaluate, evaluate_rows, evaluation_of
 from solera.learn.scores import gives_scores
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
@@ -85,7 +87,7 @@ def train(
 
 def _card(model: Any, result: Result) -> str:
     """The model card, with what test rows and clients say of it and what its training took."""
-    clients = {client: {result.score or "score": value} for client, value in result.clients.items()}
+    clients = {client: {figure.metric: figure} for client, figure in result.clients.items()}
     found = Evaluation(result.metrics or result.client_metrics, clients, {})
     return str(model.card(found if found.metrics else None, energy=result.energy))
 
@@ -137,8 +139,8 @@ class _Training:
             else None
             for part in wanted
         ]
-        X, y, schema = self.dataset.X_test, self.dataset.y_test, self.dataset.schema
-        found = judged(model, X, y, schema, scores=scores)
+        X, y = self.dataset.X_test, self.dataset.y_test
+        found = judged(model, X, y, scores=scores)
         return Result(
             seed=self.cell.seed,
             rounds=len(model.history_),
@@ -180,7 +182,10 @@ def _centralised(training: _Training) -> tuple[Result, Any]:
 
 
 def _alone(training: _Training) -> tuple[Result, None]:
-    """Every client learns from its own rows only; nothing is sent. Metrics are clients' means."""
+    """Every client learns from its own rows only; nothing is sent.
+
+    Metrics are means over the clients' models, each judged on the same test rows.
+    """
     cell, dataset = training.cell, training.dataset
     data = divided(cell, dataset)
     held_out: list[Evaluation] = []
@@ -192,26 +197,32 @@ def _alone(training: _Training) -> tuple[Result, None]:
         model = training.fit(one_client(rows, dataset.schema, cell.seed))
         histories.append(model.history_)
         scores = cell.scores and model.predicts and gives_scores(model)
-        found = judged(model, dataset.X_test, dataset.y_test, dataset.schema, scores=scores)
+        found = judged(model, dataset.X_test, dataset.y_test, scores=scores)
         if found is not None:
             held_out.append(found)
         for part, by_client in kept.items():
             rows = data.segments(only, part).joined()
-            own = judged(model, rows.X, rows.y, dataset.schema)
+            own = judged(model, rows.X, rows.y, pivot=0.0)
             if own is not None:
-                by_client[client] = own.counts
+                by_client[client] = own
     training.end()
     each = [found.metrics for found in held_out]
     names = [name for name in each[0] if all(name in m for m in each)] if each else []
     result = Result(
         seed=cell.seed,
         rounds=max(map(len, histories)),
-        metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
+        metrics=finite(
+            measured(
+                {name: float(np.mean([m[name] for m in each])) for name in names},
+                part="rows",
+                rows=dataset.X_test.shape[0],
+            )
+        ),
         history=_mean_history(histories),
         confusion=_confusion(summed([found.counts for found in held_out])) if held_out else [],
         names=list(data.names),
         client_curves=_known_curves(found.scores for found in held_out),
-        **_client_results(*(evaluation_of(counts) for counts in kept.values())),
+        **_client_results(*(evaluation_of(each, part) for part, each in kept.items())),
     )
     return result, None
 
@@ -283,12 +294,13 @@ def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Si
 # --- evaluation ---
 
 
-def judged(model: Any, X: Any, y: Any, schema: Any, *, scores: bool = False) -> Evaluation | None:
+def judged(
+    model: Any, X: Any, y: Any, *, scores: bool = False, pivot: Any = None
+) -> Evaluation | None:
     """What one client that holds all of these rows would find; None without rows."""
     if not model.predicts or y is None or not X.shape[0]:
         return None
-    everything = simulate(X, y, clients=1, schema=schema)
-    return evaluate(model, everything, "train", scores=scores)
+    return evaluate_rows(model, X, y, scores, pivot=pivot)
 
 
 def _curves(test: Evaluation | None, clients: Evaluation | None) -> dict[str, Any]:
@@ -312,7 +324,7 @@ def _client_results(test: Evaluation | None, validation: Evaluation | None) -> d
     results: dict[str, Any] = {}
     if test is not None:
         score = headline_metric(test.metrics)
-        each = {int(client): values[score] for client, values in test.clients.items() if score}
+        each = {int(c): values[score] for c, values in test.clients.items() if score in values}
         results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
     if validation is not None:
         results["validation"] = finite(validation.metrics)

@@ -90,6 +90,11 @@ class AdaptedNetwork(nn.Module):  # type: ignore[misc]
         network = frozen_network(*self.source, weight.dtype, weight.device)
         tokens = x.long()
         real = tokens >= 0
+        if (x != tokens.clamp(min=-1)).any() or (real[:, 1:] > real[:, :-1]).any():
+            raise DataError(
+                "rows hold other than token numbers, with −1 after the last one",
+                hint="rows are made by so.nn.tokens(model, texts)",
+            )
         longest = int(real.sum(dim=1).max())
         tokens, real = tokens[:, : max(1, longest)].clamp(min=0), real[:, : max(1, longest)]
         if int(tokens.max()) >= network.config.vocab_size:

@@ -228,7 +228,7 @@ class OneClientTraining(LocalTraining):
                 self.device,
             )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
-            raise diverged(self.ids[0], config.lr)
+            raise diverged(f"at client {self.ids[0]}", config.lr)
         weights[0] = torch().from_numpy(row)
         return np.array([loss]), np.array([steps])
 

@@ -110,7 +110,7 @@ class FedHistGBDT(Boosted):
         self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}
         if start is not None:
             self._continue(start, len(federation), bound)
-        for r in self.each_round(binned, rounds=self.rounds):
+        for r in self.each_round(federation, rounds=self.rounds, prepared=binned):
             units = Units.of(rows, self.progress_["bound"], counted=loss == "squared")
             if self.progress_["behind"]:
                 self._catch_up(r, order)
@@ -143,7 +143,7 @@ class FedHistGBDT(Boosted):
         self.progress_ = {"asks": 0, "behind": [], "bound": 0.0, "splits": []}
         if start is not None:
             self._continue(start, clients, 0.0)
-        for r in self.each_round(binned, rounds=self.rounds):
+        for r in self.each_round(federation, rounds=self.rounds, prepared=binned):
             if self.progress_["behind"]:
                 self._catch_up(r, order)
             trees, self.progress_, _ = self._round(r, order, units, fewest)
@@ -182,9 +182,8 @@ class FedHistGBDT(Boosted):
             starting,
             [planned(histograms, self.rounds * self.max_depth, order, open=[*open_, "wanted"])],
             [planned(catch_up, self.rounds, order, open=[*open_, "after"], optional=True)],
-            self.loop_asks(self.rounds),
         )
-        return in_turn(cutting, prepared_by(bins, growing))
+        return in_turn(cutting, prepared_by(bins, growing), self.loop_asks(self.rounds))
 
     def _round(
         self, r: Round, order: dict[str, Any], units: Units, fewest: int

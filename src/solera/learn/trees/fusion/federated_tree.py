@@ -17,6 +17,7 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.evaluation.counts import class_metrics, metrics_of
+from solera.evaluation.metrics import metric_label
 from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
@@ -325,7 +326,7 @@ class FederatedTree(SingleTree):
     def rules_(self) -> list[dict[str, Any]]:
         """The merged rules as a table: condition, class, probability, support, expected rows."""
         self.check_fitted()
-        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_)
+        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_, self._raw)
 
     def local_tree(self, client: int) -> Tree:
         """The tree that a client grew on its own rows."""
@@ -354,7 +355,7 @@ class FederatedTree(SingleTree):
         title = "Rules" if len(shown) == len(rules) else f"{len(shown)} of {len(rules):,} rules"
         kept = np.isin(self.clients_, self.kept_)
         scores = self.scores_[self.metric]
-        effect = plot_filter(scores, kept, self.threshold_, self.metric.replace("_", "-"))
+        effect = plot_filter(scores, kept, self.threshold_, metric_label(self.metric))
         return [tree, (title, shown), importance, ("Filter", effect)]
 
     def for_prediction(self) -> Self:

@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Schema
+from solera.learn.conditions import Condition
 from solera.learn.rows import dense
 from solera.learn.trees.compiled import compiled
-from solera.learn.trees.explanation import Condition, node_bounds
+from solera.learn.trees.explanation import node_bounds
+from solera.learn.trees.export import Raw, as_it_is
 from solera.learn.trees.tree import Arrays, Tree, shares, starts_of
 
 Ranks = NDArray[np.int32]
@@ -250,18 +252,19 @@ def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
     return RuleSet.of(lower, upper, missing, weights, client)
 
 
-def rule_table(rules: RuleSet, expected: FloatArray, schema: Schema) -> list[dict[str, Any]]:
+def rule_table(
+    rules: RuleSet, expected: FloatArray, schema: Schema, raw: Raw = as_it_is
+) -> list[dict[str, Any]]:
     """Rules as a table, those with the most expected rows first."""
     lower, upper = rules.bounds()
     bound = np.isfinite(lower) | np.isfinite(upper) | (rules.lower == rules.upper)
     probabilities, support = rules.probabilities, rules.weights.sum(axis=1)
+    missing = rules.missing
     best = probabilities.argmax(axis=1)
     table = []
     for i in np.argsort(-expected, kind="stable").tolist():
         conditions = [
-            Condition.on(
-                schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.missing[i, j])
-            )
+            raw(Condition.on(schema.features[j], j, lower[i, j], upper[i, j], bool(missing[i, j])))
             for j in np.flatnonzero(bound[i]).tolist()
         ]
         table.append(

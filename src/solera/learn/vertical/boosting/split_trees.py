@@ -15,8 +15,8 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import DataError, PayloadError
 from solera.core.schema import Feature
+from solera.learn.conditions import Condition
 from solera.learn.rows import dense
-from solera.learn.trees.explanation import Condition
 
 
 @dataclass(frozen=True)

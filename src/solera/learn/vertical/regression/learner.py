@@ -15,6 +15,7 @@ from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
+from solera.evaluation.figure import Figure
 from solera.learn.vertical.base import Labels, VerticalLearner
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import SharedPart, ends_of
@@ -164,7 +165,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
                 step += 1
             if valid:
                 loss = self._judge(parties, secret, step, valid)
-                r.log(loss=loss)
+                r.log(loss=Figure(loss, metric="loss", part="validation", rows=valid))
                 losses = [*(entry["loss"] for entry in self.history_), loss]
                 waited = len(losses) - 1 - int(np.argmin(losses))
                 if self.patience is not None and waited >= self.patience:

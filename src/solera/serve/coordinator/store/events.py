@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import to_builtins
 from sqlalchemy import delete, select
 
 from solera.serve.coordinator.store.base import Base, note
@@ -47,7 +48,7 @@ class Events(Base):
                 losses = {str(client): loss for client, loss in new.told.items() if client in here}
                 facts = {"round": new.facts.get("round", 0), "loss": losses}
                 note(connection, TOLD, now, of=job, facts=facts)
-            return note(connection, new.event, now, of=job, facts=new.facts)
+            return note(connection, new.event, now, of=job, facts=to_builtins(new.facts))
 
     def events(
         self,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
+from solera.evaluation.figure import Figure, figures, restored
 from solera.serve.coordinator.store.base import Base, count_rows
 from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import OPEN, asks, clients, deliveries, events, jobs
@@ -52,7 +53,7 @@ class Watching(Base):
     def rounds(self, job: str, after: int = 0) -> list[dict[str, Any]]:
         """What the learner logged in every round but the first ``after``, in order."""
         chosen = select(events.c.facts).filter_by(job=job, event=ROUND).order_by(events.c.id)
-        return self._scalars(chosen.offset(after))
+        return [restored(facts) for facts in self._scalars(chosen.offset(after))]
 
     def told(self, job: str, most: int, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
         """Number and facts of rounds in which clients told their losses, since an event.
@@ -97,7 +98,11 @@ class Watching(Base):
             rows = connection.execute(same.order_by(deliveries.c.client))
             return [KeptReply(*row[:5]) for row in rows]
 
-    def noted(self, job: str, event: str) -> dict[str, float]:
+    def judged(self, job: str) -> dict[str, Figure]:
+        """What the learner said last of its evaluation."""
+        return figures(self.noted(job, EVALUATED))
+
+    def noted(self, job: str, event: str) -> dict[str, Any]:
         """What the learner said last of its evaluation, or of what the job took."""
         chosen = select(events.c.facts).filter_by(job=job, event=event)
         found = self._scalars(chosen.order_by(events.c.id.desc()).limit(1))

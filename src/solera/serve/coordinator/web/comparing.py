@@ -12,8 +12,9 @@ import numpy as np
 from solera.core.errors import DataError, SoleraError
 from solera.core.payload import decode
 from solera.core.statistics import friedman, t_interval, wilcoxon_holm
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import find_metric, metric_label
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.studies import Repeated, configurations
 from solera.serve.wire import Job
@@ -47,7 +48,7 @@ def _side_by_side(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, An
     store = coordinator.store
     tables = [_learner(coordinator, job) for job in jobs]
     rounds = [store.rounds(job.id) for job in jobs]
-    judged = [store.noted(job.id, EVALUATED) for job in jobs]
+    judged = [store.judged(job.id) for job in jobs]
     names = list(dict.fromkeys(name for table in tables for name in table))
     differ = [n for n in names if n != "kind" and len({repr(t.get(n)) for t in tables}) > 1]
     lines = [
@@ -58,9 +59,8 @@ def _side_by_side(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, An
         ("Rounds", [f"{len(r):,}" for r in rounds]),
         ("Asks", [f"{store.progress(job.id).asks:,}" for job in jobs]),
         ("Time", [_time(job) for job in jobs]),
-        *((f"{_plain(m)} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
-        *((f"{_plain(m)} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
-          for m in _keys([r[-1] if r else {} for r in rounds])),
+        *_metric_lines("judged", judged),
+        *_metric_lines("last round", [r[-1] if r else {} for r in rounds]),
     ]  # fmt: skip
     repeated = _repeated(jobs, tables, judged)
     return {"lines": lines, "repeated": repeated, "curves": _curves(jobs, rounds)}
@@ -80,12 +80,19 @@ def _learner(coordinator: Coordinator, job: Job) -> dict[str, Any]:
     return {"kind": words.of_learner(table), **given}
 
 
+def _metric_lines(when: str, tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    return [
+        (f"{metric_label(metric)} ({when})", [_number(table.get(metric)) for table in tables])
+        for metric in _keys(tables)
+    ]
+
+
 def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(k for table in tables for k in table if k not in _OWN))
 
 
 def _repeated(
-    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[dict[str, float]]
+    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[Mapping[str, float]]
 ) -> list[Repeated]:
     """Jobs that were judged with two seeds or more, apart from the seed the same."""
     groups: dict[str, Repeated] = {}
@@ -93,7 +100,7 @@ def _repeated(
         if metrics:
             key = repr(sorted(table.items(), key=str))
             group = groups.setdefault(key, Repeated(_name(table, tables), {}))
-            group.seeds[job.seed] = metrics
+            group.seeds[job.seed] = {**metrics}
     return [group for group in groups.values() if len(group.seeds) > 1]
 
 
@@ -141,7 +148,9 @@ def _differences(study: str, repeated: Sequence[Repeated]) -> list[dict[str, Any
             for pair in wilcoxon_holm(table)
         ]
         test = friedman(table).p if len(repeated) > 2 else None
-        of = {"study": study, "metric": metric, "seeds": len(shared)}
+        about = find_metric(metric)
+        falls = about is not None and not about.larger_is_better
+        of = {"study": study, "metric": metric, "seeds": len(shared), "falls": falls}
         found.append(of | {"pairs": pairs, "friedman": test})
     return found
 
@@ -168,11 +177,9 @@ def _time(job: Job) -> str:
     return f"{job.changed - job.created:,.0f} s" if job.state == "finished" else "–"
 
 
-def _plain(metric: str) -> str:
-    return metric.replace("_", " ")
-
-
 def _number(value: Any) -> str:
+    if isinstance(value, Figure):
+        return value.marked
     return f"{value:.4g}" if isinstance(value, int | float) else "–"
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from solera.evaluation.evaluation import Evaluation
 from solera.learn.base import from_bytes
-from solera.learn.evaluation import Evaluation
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict
-from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.statements import signed
 from solera.serve.web.requests import download
 from solera.serve.wire import Job
@@ -34,6 +33,6 @@ def provenance(coordinator: Coordinator, job: Job) -> Response:
 def card(coordinator: Coordinator, job: Job) -> Response:
     """The model card, with what clients judged."""
     made = from_bytes(coordinator.blobs.read(coordinator.store.model(job.id).digest))
-    found = coordinator.store.noted(job.id, EVALUATED)
+    found = coordinator.store.judged(job.id)
     text = made.card(Evaluation(found, {}, {}) if found else None)
     return download(text.encode(), f"{job.id}.sol.card.md", "text/markdown; charset=utf-8")

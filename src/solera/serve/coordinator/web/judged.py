@@ -18,7 +18,7 @@ import numpy as np
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import build_fitted
 from solera.data.agreement import SMALLEST_COUNT
-from solera.evaluation.counts import metrics_of_many, rows_counted, rows_untold
+from solera.evaluation.counts import countable, metrics_of_many
 from solera.evaluation.curves import GRID, Curves, curves_of
 from solera.evaluation.scores import Scores
 from solera.learn.scores import ScoreGrid, located
@@ -50,7 +50,7 @@ class Panel(NamedTuple):
 def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict[str, Any]:
     """The confusion of classes, the spread over clients, and the curves of scores."""
     shown: dict[str, Any] = {
-        "confusion": [], "classes": [], "spread": {}, "each": [], "untold": 0, "panels": [],
+        "confusion": [], "classes": [], "spread": {}, "each": [], "withheld": 0, "panels": [],
     }  # fmt: skip
     ask, counts = _answers(coordinator, job, "learner.evaluate")
     if counts:
@@ -95,15 +95,15 @@ def _stacked(answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) -> dict[str, Any]:
-    counts = _stacked(answers)
+    counts = countable(_stacked(answers))
     metrics = metrics_of_many(counts)
-    many = rows_counted(counts) >= SMALLEST_COUNT
+    many = counts["rows"] >= SMALLEST_COUNT
     if not all(len(values) == len(many) for values in metrics.values()):
         raise ValueError("not the counts of one model")
     shown = {name: values[many] for name, values in metrics.items()}
     who = [names.get(c, f"client {c}") for c, large in zip(answers, many, strict=True) if large]
     each = sorted(zip(who, zip(*(v.tolist() for v in shown.values()), strict=True), strict=True))
-    found: dict[str, Any] = {"untold": rows_untold(counts)}
+    found: dict[str, Any] = {"withheld": int(counts["withheld"].sum())}
     if len(who) > 1:
         found["spread"] = {
             name: (float(values.min()), float(np.median(values)), float(values.max()))

@@ -72,7 +72,9 @@ class Live:
                     told = seen.told[-1][0] if seen.told else told
                     facts = {"words": seen.words, "rounds": rounds, "first": known,
                              "told": clients, "ended": seen.ended}  # fmt: skip
-                    yield b"event: job\ndata: " + msgspec.json.encode(facts) + b"\n\n"
+                    yield (
+                        b"event: job\ndata: " + msgspec.json.encode(facts, enc_hook=float) + b"\n\n"
+                    )
                     known, last, spoke = len(seen.rounds), seen.words, time.monotonic()
                     if seen.ended:
                         return

@@ -19,7 +19,7 @@ from solera.core.errors import DataError
 _MOST_BYTES = 1 << 26
 _JUDGED = ("clients", "test", "validation")
 """What a study is compared by, the first that it has: jobs are judged on clients' rows, too."""
-_PLACES = {"cell", "seed", "fold", "part", "round", "client", "metric", "value"}
+_PLACES = {"cell", "seed", "fold", "part", "round", "client", "metric", "value", "rows"}
 
 
 class Repeated(NamedTuple):

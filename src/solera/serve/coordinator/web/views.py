@@ -12,10 +12,11 @@ import msgspec
 from markupsafe import Markup
 
 from solera.core.meter import size
+from solera.evaluation.figure import figures
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.watching import COST, EVALUATED, Taken
+from solera.serve.coordinator.store.watching import COST, Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.live import spread
 from solera.serve.coordinator.web.visitors import Visitor
@@ -96,7 +97,7 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     rounds = store.rounds(stored.id)
     lines, chart = _bars(store.taken(stored.id, _LAST_ASKS), names)
     learner = described.get("learner") or {}
-    metrics = store.noted(stored.id, EVALUATED)
+    metrics = store.judged(stored.id)
     of_clients = told(store, stored, names)
     return {
         "job": stored,
@@ -110,6 +111,7 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
         "told_json": safe_json(of_clients),
         "no_told": _why_untold(rounds, going_on),
         "rounds": rounds,
+        "last_round": [*figures(rounds[-1]).values()] if rounds else [],
         "rounds_json": safe_json(rounds),
         "end": _estimated_end(store, stored, learner, len(rounds)) if going_on else None,
         "lines": lines,
@@ -183,7 +185,7 @@ def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | N
 
 def safe_json(content: Any) -> Any:
     """JSON for a data block of a page: nothing in it ends the block."""
-    text = msgspec.json.encode(content).decode()
+    text = msgspec.json.encode(content, enc_hook=float).decode()
     for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(sign, code)
     return Markup(text)

@@ -1,0 +1,89 @@
+"""What an evaluation came to: figures of all clients together and of each, and their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from solera.core.errors import DataError
+from solera.core.html import html_table
+from solera.evaluation.figure import Figure
+from solera.evaluation.intervals import intervals_of
+from solera.evaluation.scores import Scores
+
+_MOST_SHOWN = 20  # clients in a notebook's table
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a federation, and of each client in ``clients``.
+
+    Every metric is a :class:`~solera.evaluation.figure.Figure`: a float that says whose rows it
+    rests on, how many clients were asked and did not reply, and how many rows owners withheld. A
+    metric that what was told does not give is not there, and ``notes`` say why.
+
+    ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
+    have names. Where scores were counted, ``scores`` and ``client_scores`` give the curves.
+    """
+
+    metrics: dict[str, Figure]
+    clients: dict[int, dict[str, Figure]]
+    counts: dict[str, Any]
+    names: Mapping[int, str] = field(default_factory=dict)
+    scores: Scores | None = None
+    client_scores: dict[int, Scores] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, interval in self.intervals().items():
+            if name in self.metrics and not self.metrics[name].withheld:
+                self.metrics[name].interval = interval
+
+    def __getitem__(self, metric: str) -> Figure:
+        if metric not in self.metrics and self.notes:
+            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}")
+        return self.metrics[metric]
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """How far metrics of the rows themselves can be from those of counted scores."""
+        return {} if self.scores is None else self.scores.bounds()
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Confidence intervals of metrics of all rows, from the counts that left.
+
+        See :mod:`solera.evaluation.intervals`; those of scores where these were counted.
+        """
+        of_scores = {} if self.scores is None else self.scores.intervals(level)
+        of_counts = intervals_of(self.counts, level) if self.counts.get("rows") else {}
+        return of_counts | of_scores
+
+    def lines(self) -> list[str]:
+        """The metrics by the rows that they rest on, and why others are not there."""
+        by_rows: dict[str, list[Figure]] = {}
+        for figure in self.metrics.values():
+            by_rows.setdefault(figure.whose, []).append(figure)
+        shown = [
+            f"{', '.join(f'{f.metric}={f:.4g}' for f in figures)} of {whose}"
+            for whose, figures in by_rows.items()
+        ]
+        return [*shown, *self.notes]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the metrics of all, then those of each client by its name."""
+        rows = [["all", *(figure.number for figure in self.metrics.values())]]
+        rows += [["of", *(figure.whose for figure in self.metrics.values())]]
+        rows += [
+            [
+                self.names.get(client, f"client {client}"),
+                *(each[m].marked if m in each else "" for m in self.metrics),
+            ]
+            for client, each in list(self.clients.items())[:_MOST_SHOWN]
+        ]
+        more = len(self.clients) - _MOST_SHOWN
+        notes = [f"and {more:,} clients more"] if more > 0 else []
+        return html_table(rows, ["", *self.metrics], "; ".join([*notes, *self.notes]))
+
+    def __repr__(self) -> str:
+        return f"Evaluation({'; '.join(self.lines())})"

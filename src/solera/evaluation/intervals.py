@@ -1,0 +1,151 @@
+"""Confidence intervals of metrics, from the counts and sums that the metrics come from.
+
+Each holds in repeated draws of the rows: ``benchmarks/coverage.py`` simulates how often. One that
+would not is not given: of an area under the ROC curve with fewer than ten rows of a class, of R²
+without the sums of fourth powers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from scipy.special import betaincinv, stdtrit
+
+from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.errors import UsageError
+
+LEAST_ROWS = 10
+"""With fewer rows of the rarer class, intervals of shares are exact, and others not given."""
+_HALVINGS = 60
+
+Interval = tuple[float, float]
+
+
+def quantile(level: float) -> float:
+    """How many standard errors a two-sided interval of this level reaches."""
+    if not 0 < level < 1:
+        raise UsageError(f"a level of confidence is between 0 and 1, not {level}")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def wilson(share: Any, rows: Any, z: float = 1.959963984540054) -> tuple[Any, Any]:
+    """The interval of a proportion (Wilson 1927)."""
+    share, rows = np.asarray(share, dtype=float), np.asarray(rows, dtype=float)
+    middle = share + z**2 / (2 * rows)
+    half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    scale = 1 + z**2 / rows
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def of_share(hits: int, rows: int, level: float = 0.95) -> Interval:
+    """Of a proportion: Wilson's, or the exact one of Clopper & Pearson (1934) where one is rare."""
+    z = quantile(level)
+    misses = rows - hits
+    if min(hits, misses) >= LEAST_ROWS:
+        low, high = wilson(hits / rows, rows, z)
+        return float(low), float(high)
+    tail = (1 - level) / 2
+    low = betaincinv(hits, misses + 1, tail) if hits else 0.0
+    high = betaincinv(hits + 1, misses, 1 - tail) if misses else 1.0
+    return float(low), float(high)
+
+
+def of_area(
+    areas: Interval, variance: float, positives: int, negatives: int, level: float = 0.95
+) -> Interval | None:
+    """Of an area under the ROC curve that is known to be between two.
+
+    The areas θ with |θ̂ − θ| ≤ z √(c V(θ)) (Newcombe 2006, method 5), where V is the variance of
+    Hanley & McNeil (1982) with one number of rows for both classes, and c how many times larger
+    that of DeLong et al. (1988) is at θ̂, if it is.
+    """
+    if min(positives, negatives) < LEAST_ROWS:
+        return None
+    more = (positives + negatives) / 2 - 1
+
+    def expected(area: float) -> float:
+        sides = 1 + more * (1 - area) / (2 - area) + more * area / (1 + area)
+        return area * (1 - area) * sides / (positives * negatives)
+
+    middle = sum(areas) / 2
+    scale = max(1.0, variance / expected(middle)) if 0 < middle < 1 else 1.0
+    z = quantile(level) * np.sqrt(scale)
+    low, high = areas
+    return (
+        _furthest(low, 0.0, lambda area: low - area <= z * np.sqrt(expected(area))),
+        _furthest(high, 1.0, lambda area: area - high <= z * np.sqrt(expected(area))),
+    )
+
+
+def _furthest(start: float, end: float, agrees: Callable[[float], BoolArray | bool]) -> float:
+    """The number nearest to ``end`` that agrees with the data, as ``start`` does."""
+    for _ in range(_HALVINGS):
+        middle = (start + end) / 2
+        if agrees(middle):
+            start = middle
+        else:
+            end = middle
+    return start
+
+
+def area_variance(negatives: FloatArray | IntArray, positives: FloatArray | IntArray) -> float:
+    """The variance of an area under the ROC curve, from rows by score (DeLong et al. 1988)."""
+    parts = []
+    for rows, others in ((positives, negatives), (negatives, positives)):
+        below = (np.cumsum(others) - others / 2) / others.sum()
+        mean = (rows * below).sum() / rows.sum()
+        parts.append((rows * (below - mean) ** 2).sum() / (rows.sum() - 1) / rows.sum())
+    return float(sum(parts))
+
+
+def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
+    """Of R² of one output, from sums about a pivot: e is the error, y beyond the pivot.
+
+    log(1 − R²) = log Σe² − log Σ(y − ȳ)² varies by the variance of e²/Σe² − (y − ȳ)²/Σ(y − ȳ)²
+    over rows (the delta method), and by no less than 4 R²/n, as it does where both are normal.
+    """
+    if "moments" not in sums:
+        return None
+    rows = float(sums["rows"])
+    if rows <= 3 or float(sums.get("moments_rows", rows)) != rows:
+        return None
+    e2, y, y2 = (float(np.squeeze(sums[name])) / rows for name in ("error2", "y", "y2"))
+    e4, e2y, e2y2, y3, y4 = (np.squeeze(sums["moments"]) / rows).tolist()
+    spread = y2 - y**2
+    if min(e2, spread) <= 0:
+        return None
+    fourth = y4 - 4 * y * y3 + 6 * y**2 * y2 - 3 * y**4
+    joint = e2y2 - 2 * y * e2y + y**2 * e2
+    variance = max(
+        e4 / e2**2 + fourth / spread**2 - 2 * joint / (e2 * spread), 4 * (1 - e2 / spread)
+    )
+    unexplained = np.log(e2 / spread * (rows - 1) / rows)
+    half = stdtrit(rows - 2, (1 + level) / 2) * np.sqrt(variance / (rows - 3))
+    return float(1 - np.exp(unexplained + half)), float(1 - np.exp(unexplained - half))
+
+
+def intervals_of(counts: dict[str, Any], level: float = 0.95) -> dict[str, Interval]:
+    """Of the metrics of folded counts that have an interval."""
+    quantile(level)
+    if "confusion" in counts:
+        return _of_confusion(counts["confusion"], level)
+    if "exact" in counts:
+        return {"subset_accuracy": of_share(int(counts["exact"]), int(counts["rows"]), level)}
+    r2 = of_r2(counts, level)
+    return {} if r2 is None else {"r2": r2}
+
+
+def _of_confusion(confusion: IntArray, level: float) -> dict[str, Interval]:
+    shares = {"accuracy": (np.trace(confusion), confusion.sum())}
+    if len(confusion) == 2:
+        (true_negative, false_positive), (_, true_positive) = confusion
+        negatives, positives = confusion.sum(axis=1)
+        shares["sensitivity"] = true_positive, positives
+        shares["specificity"] = true_negative, negatives
+        shares["false_positive_rate"] = false_positive, negatives
+    return {
+        name: of_share(int(hits), int(rows), level) for name, (hits, rows) in shares.items() if rows
+    }

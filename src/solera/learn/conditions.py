@@ -1,0 +1,85 @@
+"""Conditions on columns, as trees and rules have them, in a person's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+
+from solera.core.schema import Feature
+
+HUGE = 1e300
+"""A bound beyond this is no bound."""
+_MANY = 5  # categories that a condition does not list any more
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition on a column: "age ≤ 32.5", "job = clerk", "job is missing"."""
+
+    feature: str
+    column: int
+    lower: float
+    upper: float
+    category: str | None = None
+    missing: bool = False
+    """Whether a missing value satisfies it."""
+    negated: bool = False
+    """Whether what lies between the bounds does not satisfy it, and all else does."""
+    of: Feature | None = field(default=None, repr=False, compare=False)
+    """The column, whose categories and dates are shown as such."""
+
+    @classmethod
+    def on(
+        cls, feature: Feature, column: int, lower: float, upper: float, missing: bool
+    ) -> Condition:
+        """The condition (lower, upper] of a column; one that a single category satisfies names it.
+
+        Bounds one apart hold a single code; with ``lower ≥ upper`` only a missing value is left.
+        """
+        single = 0 <= upper < len(feature.categories) and upper - lower == 1
+        category = feature.categories[int(upper)] if single else None
+        return cls(feature.name, column, lower, upper, category, missing, of=feature)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value, a code for a category, satisfies the condition."""
+        inside = bool(self.lower < value <= self.upper) if np.isfinite(value) else self.missing
+        return inside != self.negated
+
+    def within(self, other: Condition) -> Condition:
+        """Both conditions on one column as one."""
+        assert self.of is not None
+        lower, upper = max(self.lower, other.lower), min(self.upper, other.upper)
+        missing = self.missing and other.missing
+        return self.on(self.of, self.column, lower, upper, missing)
+
+    def at(self, value: float) -> Self:
+        """What is left of it for a value that is missing."""
+        if np.isfinite(value):
+            return self
+        return replace(self, lower=0.0, upper=0.0, category=None, missing=True, negated=False)
+
+    @property
+    def predicate(self) -> str:
+        """The condition without its column: "≤ 32.5", "= clerk", "is missing"."""
+        feature = Feature(self.feature) if self.of is None else self.of
+        if self.lower >= self.upper:
+            return "is missing"
+        if self.category is not None:
+            return f"{'is not' if self.negated else '='} {self.category}"
+        if self.lower <= -HUGE and self.upper >= HUGE:
+            return "is known"
+        if names := feature.names_between(self.lower, self.upper):
+            if len(names) == len(feature.categories):
+                return "is known"
+            if len(names) < _MANY:
+                return f"= {' or '.join(names)}"
+            return f"from {names[0]} to {names[-1]} ({len(names)} of {len(feature.categories)})"
+        low, high = feature.text(self.lower), feature.text(self.upper)
+        if self.lower <= -HUGE:
+            return f"≤ {high}"
+        return f"> {low}" if self.upper >= HUGE else f"in ({low}, {high}]"
+
+    def __str__(self) -> str:
+        return f"{self.feature} {self.predicate}"

@@ -1,0 +1,70 @@
+"""A learner on rows of a kind with a target: fitted once, read by every surface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cases
+
+import solera as so
+from surface.dealt import Dealt
+
+COARSE = {"two": "classes", "three": "classes", "survival": "survival", "none": "none"}
+FITTING: dict[type, dict[str, Any]] = {
+    so.FedGLM: {
+        "two": lambda: so.FedGLM("binomial", rounds=20),
+        "three": lambda: so.FedGLM("binomial", rounds=20),
+        "numbers": lambda: so.FedGLM(),
+    },
+    so.FedCox: {"numbers": lambda: so.FedCox(rounds=20)},
+}
+"""Learners of which no example of ``cases.py`` fits a kind of target."""
+TARGETS_OF = {so.FedCox: {"numbers": "survival"}}
+"""Targets that are of a kind, but of a shape of their own."""
+
+
+def example(cls: type, dealt: Dealt) -> Any:
+    """An example of a learner for such rows; a network gets inputs and outputs that fit."""
+    if dealt.target in FITTING.get(cls, {}):
+        learner = FITTING[cls][dealt.target]()
+    else:
+        learner = _example_of_laws(cls, COARSE.get(dealt.target, dealt.target))
+    learner = _with_network(learner, dealt)
+    if dealt.kind == "prepared":
+        return so.Pipeline(so.FedImputer(), so.FedEncoder(), so.FedScaler(), learner)
+    return learner
+
+
+def _example_of_laws(cls: type, target: str) -> Any:
+    variants = cases.LEARNERS.get(cls)
+    if variants is None:
+        return cases.example(cls, {})
+    plain = [make for name, make, targets in variants if not name and target in targets]
+    plain += [make for name, make, targets in variants if not name]
+    plain += [make for name, make, targets in variants if "private" not in name]
+    return plain[0]()
+
+
+def _with_network(learner: Any, dealt: Dealt) -> Any:
+    """The learner with a network of as many inputs and outputs as these rows have."""
+    model = learner.get_params(deep=False).get("model")
+    if model is None or not type(model).__module__.startswith("solera."):
+        return learner
+    return learner.set_params(model=so.nn.mlp(dealt.width, 8, dealt.outputs))
+
+
+class Case:
+    """A fitted learner, and what it was fitted on."""
+
+    def __init__(self, cls: type, dealt: Dealt) -> None:
+        self.cls, self.dealt = cls, dealt
+        topology = cases.TOPOLOGIES.get(cls)
+        self.options: dict[str, Any] = {} if topology is None else {"topology": topology()}
+        self.federation = dealt.federation(**self.options)
+        self.model = self.fit(example(cls, dealt), self.federation)
+
+    def fit(self, learner: Any, federation: Any, *, watch: bool = True) -> Any:
+        """The learner, fitted; what it is on validation rows appears in its history."""
+        judged = watch and self.dealt.target != "none" and learner.predicts
+        callbacks = [so.callbacks.Evaluate()] if judged else []
+        return learner.fit(federation, callbacks=callbacks, progress=False)

@@ -1,0 +1,575 @@
+"""What is read of a fitted learner, and what makes it right; each is a function of a case.
+
+A surface returns when all is right, raises :class:`Wrong` when something is not, and lets errors
+pass: a refusal of Solera's own is an answer, too. One that the learner does not have is
+:class:`Absent`.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import cross_val_score
+
+import solera as so
+from surface import oracle
+from surface.case import Case
+from surface.dealt import NAMES, PARTS, take
+
+SURFACES: dict[str, Callable[[Case], None]] = {}
+
+
+class Wrong(AssertionError):
+    """A number, a class or a row that is not what it should be."""
+
+
+class Absent(Exception):
+    """The learner has no such method."""
+
+
+def surface(check: Callable[[Case], None]) -> Callable[[Case], None]:
+    SURFACES[check.__name__] = check
+    return check
+
+
+def require(right: Any, message: str) -> None:
+    if not right:
+        raise Wrong(message)
+
+
+def offered(case: Case, name: str) -> None:
+    """Absent where the learner makes rows of rows, or has no such method."""
+    if transforms(case.model) or not hasattr(case.model, name):
+        raise Absent
+
+
+def close(a: Any, b: Any, what: str, rtol: float = 1e-6, atol: float = 1e-8) -> None:
+    """Numbers that are the same but for rounding, or classes that are the same."""
+    a, b = dense(a), dense(b)
+    require(a.shape == b.shape, f"{what}: shapes {a.shape} and {b.shape}")
+    if a.dtype.kind in "US" or b.dtype.kind in "US":
+        require(np.array_equal(a, b), f"{what}: {(a != b).mean():.0%} of {len(a)} classes differ")
+        return
+    same = np.isclose(a.astype(float), b.astype(float), rtol=rtol, atol=atol, equal_nan=True)
+    if not same.all():
+        first = tuple(np.argwhere(~same)[0])
+        raise Wrong(f"{what}: {(~same).mean():.0%} differ, the first {a[first]!r}, {b[first]!r}")
+
+
+def dense(X: Any) -> Any:
+    return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+
+
+def answers(model: Any, X: Any) -> Any:
+    """What a learner says of rows: numbers or classes, and transformed rows."""
+    return dense(model.transform(X)) if transforms(model) else model.predict(X)
+
+
+def transforms(model: Any) -> bool:
+    """Whether it makes rows of rows; a pipeline does what its last step does."""
+    return isinstance(_last(model), so.learn.Transformer)
+
+
+def _last(model: Any) -> Any:
+    return model.learners[-1] if isinstance(model, so.Pipeline) else model
+
+
+def figures(found: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in dict(found).items()}
+
+
+# --- predictions ---
+
+
+@surface
+def fit(case: Case) -> None:
+    """It returns itself, knows the classes by their names, and holds no NaN."""
+    model, dealt = case.model, case.dealt
+    require(model.n_features_in_ == 5, f"fitted on {model.n_features_in_} columns of 5")
+    if dealt.is_frame:
+        names = model.feature_names_in_.tolist()
+        require(names == list(dealt.X.columns), f"columns {names}")
+    if model.predicts and dealt.target in NAMES:
+        found = model.classes_.tolist()
+        require(found == NAMES[dealt.target], f"classes {found}")
+    for name, value in _numbers(model.get_state()):
+        require(np.isfinite(value).all(), f"{name} holds a value that is no number")
+
+
+def _numbers(state: Any, name: str = "") -> Any:
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from _numbers(value, f"{name}.{key}")
+    elif isinstance(state, list | tuple):
+        for i, value in enumerate(state):
+            yield from _numbers(value, f"{name}[{i}]")
+    elif isinstance(state, float | np.ndarray) and np.asarray(state).dtype.kind == "f":
+        yield name, np.atleast_1d(state)
+
+
+@surface
+def predict(case: Case) -> None:
+    """One answer a row, a class by its name; alone as together, whatever the order of columns."""
+    model, X, target = case.model, case.dealt.X, case.dealt.target
+    found = dense(answers(model, X))
+    require(len(found) == X.shape[0], f"{len(found)} answers for {X.shape[0]} rows")
+    if model.predicts:
+        shape = {"labels": (X.shape[0], 3)}.get(target, (X.shape[0],))
+        require(found.shape == shape, f"predictions of shape {found.shape}")
+        if target in NAMES:
+            require({*found.tolist()} <= {*NAMES[target]}, f"classes {sorted({*found.tolist()})}")
+        if target == "labels":
+            require({*np.unique(found)} <= {0, 1}, f"labels {np.unique(found)}")
+    if found.dtype.kind == "f" and case.dealt.kind != "frame":
+        require(np.isfinite(found).all(), "predictions that are no numbers")
+    rows = [0, 50, 96]
+    alone = [dense(answers(model, take(X, [row])))[0] for row in rows]
+    close(alone, found[rows], "rows alone", rtol=1e-4, atol=1e-5)
+    if case.dealt.is_frame:
+        close(answers(model, X[X.columns[::-1]]), found, "columns in another order")
+    _known_answers(case, found)
+
+
+def _known_answers(case: Case, found: Any) -> None:
+    """Where the answer has a formula."""
+    model, X = case.model, case.dealt.X
+    train = case.dealt.rows("train")
+    if isinstance(model, so.FedKMeans) and not case.dealt.is_frame:
+        gaps = dense(X)[:, None] - model.centroids_
+        close(found, (gaps**2).sum(axis=2).argmin(axis=1), "the nearest centroid")
+    if isinstance(model, so.FedScaler) and not case.dealt.is_frame:
+        close(found, dense(oracle.standardised(X, train)), "standardised", 1e-4, 1e-5)
+    if isinstance(model, so.FedImputer) and case.dealt.is_frame:
+        filled = X.age.fillna(X.age.iloc[train].mean())
+        close(found[:, 0], filled, "ages filled")
+        common = np.argmax([(X.ward.iloc[train] == w).sum() for w in ("east", "north", "west")])
+        codes = X.ward.cat.codes.to_numpy()
+        close(found[:, 4], np.where(codes < 0, common, codes), "wards filled")
+    if isinstance(model, so.FedEncoder) and case.dealt.is_frame:
+        close(found[:, 3:5], pd.get_dummies(X.sex).to_numpy(float), "sex in columns")
+        close(found[:, 5:], pd.get_dummies(X.ward).to_numpy(float), "ward in columns")
+    if isinstance(model, so.learn.FedSelect) and not case.dealt.is_frame:
+        close(found, dense(X)[:, [3, 1]], "columns chosen")
+
+
+@surface
+def predict_proba(case: Case) -> None:
+    """Probabilities by class, in the order of the classes; the largest is the prediction."""
+    offered(case, "predict_proba")
+    model, X, target = case.model, case.dealt.X, case.dealt.target
+    p = np.asarray(model.predict_proba(X))
+    require(p.shape == (X.shape[0], case.dealt.outputs), f"probabilities of shape {p.shape}")
+    require(np.isfinite(p).all() and (p >= 0).all() and (p <= 1 + 1e-6).all(), "not within 0 and 1")
+    predicted = np.asarray(model.predict(X))
+    if target == "labels":
+        sure = np.abs(p - 0.5) > 1e-6
+        require(((p > 0.5) == predicted)[sure].all(), "labels that are not those above one half")
+        return
+    close(p.sum(axis=1), np.ones(len(p)), "the sum of probabilities", rtol=1e-5)
+    largest = np.array(NAMES[target])[p.argmax(axis=1)]
+    ties = (p >= p.max(axis=1, keepdims=True) - 1e-9).sum(axis=1) > 1
+    differ = (largest != predicted) & ~ties
+    require(not differ.any(), f"{differ.mean():.0%} of predictions are not the most probable class")
+
+
+@surface
+def explain(case: Case) -> None:
+    """The conditions hold for the raw row, and they end in the class that is predicted."""
+    offered(case, "explain")
+    model, X = case.model, case.dealt.X
+    predicted = np.asarray(model.predict(X))
+    for row in range(0, X.shape[0], 7):
+        one = X.iloc[row] if hasattr(X, "iloc") else take(X, [row])
+        because = model.explain(one)
+        require(because.prediction == predicted[row], f"row {row}: {because} contradicts predict")
+        for condition in because.conditions:
+            require(_holds(condition, one), f"row {row}: {condition} does not hold")
+
+
+def _holds(condition: Any, row: Any) -> bool:
+    """Whether a condition holds, by the words that it is written in."""
+    if not hasattr(row, "index"):
+        value: Any = float(dense(row).reshape(-1)[condition.column])
+    else:
+        value = row[condition.feature]
+    text = str(condition).removeprefix(f"{condition.feature} ")
+    if pd.isna(value):
+        return text == "is missing"
+    if text.startswith("= "):
+        return str(value) in text[2:].split(" or ")
+    if text.startswith("is not "):
+        return str(value) != text[7:]
+    if text.startswith("in ("):
+        low, high = text[4:-1].split(", ")
+        return _above(value, low) and _below(value, high)
+    sign, _, bound = text.partition(" ")
+    if sign in ("≤", ">"):
+        return _below(value, bound) if sign == "≤" else _above(value, bound)
+    return text == "is known"
+
+
+def _below(value: Any, bound: str) -> bool:
+    return value <= type(value)(bound) or _nearly(value, bound)
+
+
+def _above(value: Any, bound: str) -> bool:
+    return value > type(value)(bound) or _nearly(value, bound)
+
+
+def _nearly(value: Any, bound: str) -> bool:
+    """Conditions show six digits, and dates without hours."""
+    if isinstance(value, str):
+        return value == bound
+    return bool(np.isclose(value, float(bound), rtol=1e-5))
+
+
+# --- figures ---
+
+
+@surface
+def score_rows(case: Case) -> None:
+    """Accuracy, subset accuracy or R² of rows, and of a frame that brings its target along."""
+    offered(case, "score")
+    model, dealt = case.model, case.dealt
+    found = model.score(dealt.X, dealt.y)
+    wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
+    close(float(found), wanted, "score of rows")
+    if dealt.is_frame:
+        close(float(model.score(dealt.table())), wanted, "score of a frame")
+
+
+@surface
+def score_federation(case: Case) -> None:
+    """The score of a federation is that of all rows of all clients."""
+    offered(case, "score")
+    model, dealt = case.model, case.dealt
+    found = model.score(dealt.shared(**case.options))
+    wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
+    close(float(found), wanted, "score of the federation")
+
+
+@surface
+def evaluate(case: Case) -> None:
+    """Every metric of every part, of all and of each client, by scikit-learn from raw rows."""
+    offered(case, "evaluate")
+    model, dealt = case.model, case.dealt
+    predicted = np.asarray(model.predict(dealt.X))
+    for part in PARTS:
+        found = model.evaluate(dealt.shared(**case.options), part)
+        held = {k: rows for k, rows in enumerate(dealt.parts[part]) if len(rows)}
+        _metrics_are(case, found.metrics, dealt.rows(part), predicted, part)
+        require({*found.clients} == {*held}, f"{part}: clients {sorted(found.clients)}")
+        for client, rows in held.items():
+            _metrics_are(case, found.clients[client], rows, predicted, f"{part} of {client}")
+    rows = dealt.rows("test")
+    found = model.evaluate(take(dealt.X, rows), y=dealt.y[rows])
+    _metrics_are(case, found.metrics, rows, predicted, "rows at hand")
+
+
+def _metrics_are(case: Case, found: Any, rows: Any, predicted: Any, of: str) -> None:
+    y, target = case.dealt.y[rows], case.dealt.target
+    for name, value in figures(found).items():
+        if name not in oracle.OF_TARGET[target]:
+            raise Wrong(f"no oracle for the metric {name!r}: add it to surface/oracle.py")
+        if name == "r2" and len(rows) < 2:
+            require(np.isnan(value) or value == 0, f"R² of {len(rows)} rows is {value}")
+            continue
+        wanted = oracle.metric(target, name, y, predicted[rows])
+        close(value, wanted, f"{name} of {of}", rtol=1e-5, atol=1e-6)
+    require(found, f"no metric of {of}")
+
+
+@surface
+def history(case: Case) -> None:
+    """Figures of the last round, on validation rows, are those of the model that came of it."""
+    offered(case, "evaluate")
+    model, dealt = case.model, case.dealt
+    if not model.predicts or not (model.history_ or hasattr(_last(model), "rounds")):
+        raise Absent
+    require(model.history_, "rounds, and nothing in history_")
+    last = {n: v for n, v in model.history_[-1].items() if n in oracle.OF_TARGET[dealt.target]}
+    rows = dealt.rows("validation")
+    _metrics_are(case, last, rows, np.asarray(model.predict(dealt.X)), "the last round")
+
+
+@surface
+def card(case: Case) -> None:
+    """The figures of the card are those of evaluate, and its rows and clients those dealt."""
+    model, dealt = case.model, case.dealt
+    evaluation = None
+    if model.predicts and dealt.y is not None:
+        evaluation = model.evaluate(dealt.shared(**case.options))
+    text = model.card(evaluation)
+    facts = dict(re.findall(r"^- ([\w ]+): (.+)$", text, flags=re.M))
+    require(facts.get("clients") == "4", f"the card says clients: {facts.get('clients')}")
+    rows = str(len(dealt.rows("train")))
+    require(facts.get("rows") == rows, f"the card says rows: {facts.get('rows')}, not {rows}")
+    require("nan" not in text.lower().split(), "the card says NaN")
+    if dealt.target in NAMES:
+        require(", ".join(NAMES[dealt.target]) in text, "the card does not name the classes")
+    if evaluation is None:
+        return
+    held = dealt.rows("test")
+    predicted = np.asarray(model.predict(dealt.X))[held]
+    names = [name for name in oracle.OF_TARGET[dealt.target] if name in facts]
+    require(names, "no metric in the card")
+    for name in names:
+        wanted = oracle.metric(dealt.target, name, dealt.y[held], predicted)
+        close(float(facts[name].split()[0]), wanted, f"{name} in the card", rtol=1e-3, atol=1e-4)
+
+
+# --- the same model elsewhere ---
+
+
+@surface
+def save(case: Case) -> None:
+    """A model that was saved and loaded has the same attributes and says the same."""
+    model, X = case.model, case.dealt.X
+    with TemporaryDirectory() as folder:
+        back = so.load(model.save(Path(folder) / "model.sol"))
+    require(back.get_params(deep=False).keys() == model.get_params(deep=False).keys(), "parameters")
+    learned = {name for name in vars(model) if name.endswith("_") and name != "history_"}
+    lost = learned - {*vars(back)}
+    require(not lost, f"lost: {sorted(lost)}")
+    wanted = dict(_numbers(model.get_state()))
+    for name, value in _numbers(back.get_state()):
+        require(np.array_equal(value, wanted.pop(name, None), equal_nan=True), f"{name} differs")
+    require(not wanted, f"lost: {sorted(wanted)}")
+    close(answers(back, X), answers(model, X), "answers after load", rtol=0, atol=0)
+    after_learner = [each.card().partition("## Data")[2] for each in (back, model)]
+    require(after_learner[0] == after_learner[1], "the card after load is another")
+    if model.predicts and hasattr(type(model), "predict_proba") and case.dealt.target in NAMES:
+        close(back.predict_proba(X), model.predict_proba(X), "probabilities", rtol=0, atol=0)
+
+
+@surface
+def clone(case: Case) -> None:
+    """A clone knows nothing, and learns the same from the same clients."""
+    copy = case.model.clone()
+    require(not [n for n in vars(copy) if n.endswith("_")], "a clone that knows something")
+    case.fit(copy, case.dealt.federation(**case.options))
+    close(answers(copy, case.dealt.X), answers(case.model, case.dealt.X), "a clone", rtol=0, atol=0)
+
+
+@surface
+def processes(case: Case) -> None:
+    """Clients in other processes make the same model and the same figures."""
+    with case.dealt.federation("processes", **case.options) as federation:
+        model = case.fit(case.model.clone(), federation)
+        close(answers(model, case.dealt.X), answers(case.model, case.dealt.X), "processes")
+        if model.predicts:
+            here = case.model.evaluate(case.dealt.shared(**case.options)).metrics
+            there = figures(model.evaluate(federation).metrics)
+            for name, value in figures(here).items():
+                close(there[name], value, f"{name} in processes")
+
+
+@surface
+def export(case: Case) -> None:
+    """ONNX Runtime says the same of the raw rows, written as the file describes its inputs."""
+    import onnxruntime
+
+    model, X = case.model, case.dealt.X
+    with TemporaryDirectory() as folder:
+        path = model.export(Path(folder) / "model.onnx")
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    said = dict(zip(names, session.run(None, _inputs(session, X)), strict=True))
+    wanted = answers(model, X)
+    found = said["prediction"] if "prediction" in said else next(iter(said.values()))
+    close(np.asarray(found).reshape(wanted.shape), wanted, "ONNX Runtime", rtol=1e-4, atol=1e-5)
+    if "probabilities" in said:
+        close(said["probabilities"], model.predict_proba(X), "probabilities", 1e-4, 1e-5)
+
+
+def _inputs(session: Any, X: Any) -> dict[str, Any]:
+    names = [each.name for each in session.get_inputs()]
+    if not hasattr(X, "iloc"):
+        return {names[0]: dense(X).astype(np.float64)}
+    found = {}
+    for name in names:
+        column = X[name]
+        if name == "visit":
+            column = (pd.to_datetime(column) - pd.Timestamp("1970-01-01")).dt.days
+        if pd.api.types.is_numeric_dtype(column):
+            found[name] = column.to_numpy(dtype=np.float64)[:, None]
+        else:
+            found[name] = column.astype(object).where(column.notna(), "").to_numpy()[:, None]
+    return found
+
+
+@surface
+def to_sklearn(case: Case) -> None:
+    """The estimator of scikit-learn says the same."""
+    model, X = case.model, case.dealt.X
+    if case.dealt.is_frame:
+        raise Absent  # it takes codes, which only Solera gives
+    if isinstance(model, so.FedScaler) and hasattr(X, "toarray"):
+        raise Absent  # scikit-learn's centres, and says that of sparse rows it does not
+    estimator = model.to_sklearn()
+    if hasattr(estimator, "predict"):
+        close(estimator.predict(dense(X)), model.predict(X), "scikit-learn", rtol=1e-5, atol=1e-6)
+    else:
+        close(dense(estimator.transform(X)), answers(model, X), "scikit-learn", 1e-5, 1e-6)
+
+
+@surface
+def pipeline(case: Case) -> None:
+    """With steps before it, it says what it says of rows that were prepared by hand."""
+    dealt, train = case.dealt, case.dealt.rows("train")
+    if dealt.kind == "prepared":
+        rows = oracle.filled_and_encoded(dealt.X, train)
+        by_hand = case.model.learners[-1].clone()
+        pipe, steps = case.model, 1
+    elif dealt.is_frame:
+        raise Absent  # its own case, prepared
+    else:
+        rows, by_hand, steps = dealt.X, case.model.clone(), 0
+        pipe = so.Pipeline(so.FedScaler(), case.model.clone())
+        case.fit(pipe, dealt.federation(**case.options))
+    hand = dealt.with_rows(oracle.standardised(rows, train))
+    case.fit(by_hand, hand.federation(**case.options))
+    where = "in a pipeline" if not steps else "in the pipeline that refusals name"
+    close(answers(pipe, dealt.X), answers(by_hand, hand.X), where, rtol=1e-3, atol=1e-4)
+
+
+@surface
+def cross_validation(case: Case) -> None:
+    """scikit-learn's scores of folds are those of models of these rows, judged by the others."""
+    offered(case, "score")
+    model, dealt = case.model, case.dealt
+    federation = dealt.shared(**case.options)
+    rows = dealt.rows("train")
+    folds = [(np.flatnonzero(fold), np.flatnonzero(~fold)) for fold in _folds(len(rows))]
+    found = cross_val_score(model.clone(), federation, cv=folds, error_score="raise")
+    for (train, held), score in zip(folds, found, strict=True):
+        options = {**case.options, "schema": federation.data.schema}
+        part = dealt.federation(rows=rows[train], **options)
+        by_hand = case.fit(model.clone(), part, watch=False)
+        wanted = oracle.score(
+            dealt.target, dealt.y[rows[held]], by_hand.predict(take(dealt.X, rows[held]))
+        )
+        close(score, wanted, "score of a fold", rtol=1e-6)
+
+
+def _folds(rows: int) -> list[Any]:
+    place = np.arange(rows)
+    return [place % 3 != 0, place % 3 != 1]
+
+
+# --- around the learner ---
+
+
+@surface
+def describe(case: Case) -> None:
+    """Counts, gaps, quantiles and correlations are pandas's."""
+    dealt = case.dealt
+    found = so.describe(dealt.shared(**case.options))
+    table = dealt.X if dealt.is_frame else pd.DataFrame(dense(dealt.X))
+    rows = _described_rows(case, found)
+    require(found.rows.tolist() == [len(r) for r in rows], f"rows {found.rows.tolist()}")
+    held = table.iloc[np.concatenate(rows)]
+    require(found.missing.sum(axis=0).tolist() == held.isna().sum().tolist(), "missing values")
+    for j, name in enumerate(table.columns):
+        column = held[name]
+        if name == "visit":
+            column = (pd.to_datetime(column) - pd.Timestamp("1970-01-01")).dt.days
+        if not pd.api.types.is_numeric_dtype(column):
+            counted = dict(
+                zip(
+                    found.schema.features[j].categories,
+                    found.categories[j].sum(axis=0),
+                    strict=True,
+                )
+            )
+            require(counted == column.value_counts().to_dict(), f"categories {counted}")
+            continue
+        values = np.sort(column.dropna().to_numpy(dtype=float))
+        for level, value in zip((0.05, 0.25, 0.5, 0.75, 0.95), found.quantiles[j], strict=True):
+            slack = 1e-3 * np.ptp(values) + 1e-9
+            low = np.quantile(values, level, method="lower") - slack
+            high = np.quantile(values, level, method="higher") + slack
+            require(low <= value <= high, f"the {level:.0%} quantile of {name} is {value}")
+    if dealt.target in NAMES:
+        counted = [(dealt.y[np.concatenate(rows)] == name).sum() for name in NAMES[dealt.target]]
+        require(
+            found.classes.sum(axis=0).tolist() == counted, f"classes {found.classes.sum(axis=0)}"
+        )
+    if not dealt.is_frame:
+        close(found.correlations, _correlations(held), "correlations", rtol=1e-4, atol=1e-5)
+
+
+def _correlations(table: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return table.corr().to_numpy()
+
+
+def _described_rows(case: Case, found: Any) -> list[Any]:
+    """Whose rows it says that it describes."""
+    part = getattr(found, "part", "train")
+    return case.dealt.parts[part]
+
+
+@surface
+def other_rows(case: Case) -> None:
+    """Rows that are none are refused by every method that takes rows, and by its name."""
+    model, dealt = case.model, case.dealt
+    X = dense(dealt.X) if not dealt.is_frame else dealt.X.to_numpy()
+    wrong = {
+        "no rows": take(dealt.X, []),
+        "a vector": X[0],
+        "three columns": X[:, :3],
+        "text": np.full((2, X.shape[1]), "a"),
+        "complex numbers": np.ones((2, X.shape[1]), dtype=complex),
+        "a federation": dealt.shared(**case.options),
+        "None": None,
+    }
+    answered = []
+    for name in ("predict", "predict_proba", "transform", "decision_function", "explain"):
+        if not hasattr(type(model), name) or (transforms(model) and name != "transform"):
+            continue
+        for what, rows in wrong.items():
+            if name == "explain" and what == "a vector":
+                continue  # one row may be a vector there
+            try:
+                getattr(model, name)(rows)
+            except so.errors.SoleraError:
+                continue
+            except Exception as error:
+                answered.append(f"{name} of {what}: raw {type(error).__name__}: {error}")
+            else:
+                answered.append(f"{name} of {what} is answered")
+    require(not answered, "; ".join(answered))
+
+
+@surface
+def categories(case: Case) -> None:
+    """Other texts for the same categories change nothing, but where a tree cuts their order."""
+    trees = hasattr(type(_last(case.model)), "feature_importances_")
+    if case.dealt.kind != "text" or trees or transforms(case.model):
+        raise Absent
+    sexes, wards = {"f": "f", "m": "m"}, {"east": "b", "north": "a", "west": "c"}
+    X = case.dealt.X.assign(sex=case.dealt.X.sex.map(sexes), ward=case.dealt.X.ward.map(wards))
+    other = case.dealt.with_rows(X)
+    model = case.fit(case.model.clone(), other.federation(**case.options))
+    close(answers(model, X), answers(case.model, case.dealt.X), "other texts", 1e-4, 1e-5)
+
+
+@surface
+def personal(case: Case) -> None:
+    """A learner whose clients end with models of their own is judged by these."""
+    if not getattr(case.model, "_private", None) and not hasattr(case.model, "evaluate_personal"):
+        raise Absent
+    federation = case.federation
+    found = figures(case.model.evaluate(federation).metrics)
+    wanted = figures(case.model.evaluate_personal(federation).metrics)
+    for name, value in wanted.items():
+        close(found[name], value, f"{name} by the models that clients use")
