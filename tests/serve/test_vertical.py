@@ -167,7 +167,9 @@ def test_a_job_file_names_the_label_owner_and_agents_learn_together(calm):
     outputs = bank["outputs"]["values"]
     np.testing.assert_allclose(outputs, scores.softmax(dim=1).numpy(), atol=1e-5)
     (note,) = town.events("loans", "evaluated")
-    assert note.facts["accuracy"] == np.mean(outputs.argmax(axis=1) == tested["bank"]["y"])
+    told = note.facts["accuracy"]
+    assert told["value"] == np.mean(outputs.argmax(axis=1) == tested["bank"]["y"])
+    assert told["rows"] == len(outputs) == 36
     assert len(bank["trained"]["order"]) == 90
     ids = held["bank"]["id"].to_numpy()[bank["trained"]["order"]]
     others = held["shop"]["id"].to_numpy()[shop["trained"]["order"]]

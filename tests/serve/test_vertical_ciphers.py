@@ -125,7 +125,9 @@ def test_agents_report_what_their_parts_say(calm):
         expected = 1 / (1 + np.exp(-scores_of(of_model, rows)))
         np.testing.assert_allclose(outputs[:, 1], expected, atol=1e-6)
         (note,) = town.events(job, "evaluated")
-        assert note.facts["accuracy"] == np.mean(outputs.argmax(axis=1) == labels)
+        told = note.facts["accuracy"]
+        assert told["value"] == np.mean(outputs.argmax(axis=1) == labels)
+        assert told["rows"] == len(outputs) == 18
 
 
 def test_each_party_holds_its_own_part(calm):

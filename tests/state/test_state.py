@@ -29,6 +29,10 @@ T = TypeVar("T")
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "models").is_dir())
 REFUSED: dict[str, str] = {}
 """Parts that this version refuses (``b921b27e/models/*``), and what its error names."""
+CORRECTED = {
+    ("b921b27e", "patches", "predict_proba"): "shares of votes: predict is the class with most",
+}
+"""Answers that were wrong, and what is right about those of now."""
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 pytestmark = [
@@ -108,7 +112,12 @@ def test_a_model_answers_as_it_did(state, name):
     X = said.pop("X")
     assert said
     for method, expected in said.items():
-        check(getattr(model, method)(X), expected)
+        answer = getattr(model, method)(X)
+        if (state.name, name, method) in CORRECTED:
+            assert not np.allclose(answer, expected)
+            assert np.array_equal(model.schema_.classes[answer.argmax(axis=1)], model.predict(X))
+        else:
+            check(answer, expected)
     assert so.learn.base.from_bytes(model.to_bytes()).get_params() == model.get_params()
 
 

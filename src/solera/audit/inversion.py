@@ -15,6 +15,7 @@ from solera.core.errors import UsageError
 from solera.core.rng import generator
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.losses import row_losses, targets_of
+from solera.learn.rows import dense
 
 _ALIKE = 0.95
 Protect = Callable[[list[Array]], Sequence[Array]]
@@ -97,9 +98,7 @@ def inversion(
 
 
 def _numbers(model: Any, X: Any) -> FloatArray:
-    rows = model.check_rows(X)
-    rows = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
-    return np.asarray(rows.reshape(len(rows), -1), dtype=np.float64)
+    return np.asarray(dense(model.check_rows(X)), dtype=np.float64)
 
 
 def _network(model: Any) -> tuple[Any, str, Array]:

@@ -52,6 +52,7 @@ class Configuration:
     secure: Any = None
     clock: Any = None
     names: tuple[str, ...] = ()
+    positive: Any = None
     policy: Any = None
     attack: Any = None
     attackers: tuple[int, ...] = ()

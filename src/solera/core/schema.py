@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.errors import DataError
+from solera.core.errors import DataError, UsageError
 
 Kind = Literal["numeric", "categorical", "date"]
 _MOST_DAYS = 3_000_000  # about the year 10,000
@@ -48,10 +48,6 @@ class Feature:
             return str(np.datetime64(int(np.floor(value)), "D"))
         return f"{value:.6g}" if abs(value) < _LARGE else f"{value:.12g}"
 
-    def names_between(self, low: float, high: float) -> list[str]:
-        """The categories with codes above ``low`` and up to ``high``."""
-        return [name for code, name in enumerate(self.categories) if low < code <= high]
-
 
 def numbered(width: int) -> tuple[Feature, ...]:
     """Numeric features x0, x1, … for data without names."""
@@ -85,6 +81,25 @@ class Schema:
     def label_names(self) -> tuple[str, ...]:
         """What labels are called: by their columns, or 0, 1, …"""
         return self.target_names or tuple(str(i) for i in range(self.outputs))
+
+    @property
+    def positive(self) -> str:
+        """The class that counts as positive, the second of two; nothing where these are not two."""
+        is_one_of_two = self.target == "classes" and len(self.classes) == 2
+        return str(self.classes[1]) if is_one_of_two else ""
+
+    def with_positive(self, positive: Any) -> Self:
+        """The same with this one of two classes as the second; None leaves them as they are."""
+        if positive is None or str(positive) == self.positive:
+            return self
+        names = [str(name) for name in self.classes.tolist()]
+        if not self.positive or str(positive) not in names:
+            raise UsageError(
+                f"positive={positive!r} is not one of two classes: the target holds "
+                f"{', '.join(names) if names else self.target}",
+                hint=f"positive={names[0]!r}" if self.positive else "leave positive= out",
+            )
+        return replace(self, classes=self.classes[::-1].copy())
 
     def to_payload(self) -> dict[str, Any]:
         """The schema as plain data."""
@@ -124,14 +139,16 @@ class Schema:
 
 
 def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error.
+    """Positions of labels in the agreed list of classes; an unknown label is an error.
 
     The error does not say which label it is: the labels may be a client's own, and errors travel.
     """
     labels = np.asarray(labels)
     if _are_codes(labels, classes):
         return np.array(labels, dtype=np.int64)
-    codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    order = np.argsort(classes)
+    places = np.searchsorted(classes, labels, sorter=order)
+    codes = order[np.minimum(places, len(classes) - 1)] if len(classes) else places
     if len(labels) and (not len(classes) or (classes[codes] != labels).any()):
         raise DataError(
             f"a class of some row is not among the {len(classes)} agreed classes",

@@ -229,6 +229,8 @@ def _missing_reply(client: int, columns: list[str], rows: int) -> dict[str, Any]
 def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     """The schema of a federation: known beforehand in a simulation, asked for otherwise.
 
+    Of two classes the one that the federation calls positive is the second.
+
     A client without rows, a column on which clients disagree and, unless ``allow_missing``, a
     missing value are errors that name client and column. Clients whose rows are generated lazily
     are not asked: theirs show when a task meets them.
@@ -238,6 +240,7 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
             "the clients hold different columns of the same people",
             hint="only vertical learners learn from them, such as so.VerticalLogisticRegression()",
         )
+    positive = federation.configuration.positive
     schema = federation.schema
     if schema is None:
         answer = federation.ask(describe).fold(SchemaAgreement())
@@ -245,12 +248,12 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
         missing = [(client, schema.features[column].name) for client, column in answer["gaps"]]
     elif federation.is_complete():  # as a simulation of many clients knows at once
         federation.record(find_missing, _missing_reply(0, [], 1))
-        return schema
+        return schema.with_positive(positive)
     elif federation.engine.sizes("train") is not None:
         answer = federation.ask(find_missing).fold(Fields({"gaps": Union(), "empty": Union()}))
         missing = [(int(gap[:12]), gap[13:]) for gap in answer["gaps"]]
     else:
-        return schema
+        return schema.with_positive(positive)
     if answer["empty"]:
         raise DataError(
             f"client {answer['empty'][0]} has no rows to train on",
@@ -258,7 +261,7 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
         )
     if missing and not allow_missing:
         raise missing_values(missing[0][0], [missing[0][1]])
-    return schema
+    return schema.with_positive(positive)
 
 
 def check_labelled(federation: Federation) -> None:

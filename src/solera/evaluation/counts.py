@@ -44,7 +44,7 @@ def countable(counts: dict[str, Any]) -> dict[str, Any]:
     return settled | {"merged": counted * gated * of_labels}
 
 
-_LOST = 1e-12
+LOST = 1e-12
 """What rounding leaves of Σy² where all y are the same."""
 _APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_jaccard")}
 """Rows of which owners tell sums that they may withhold apart from the others."""
@@ -150,7 +150,7 @@ def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     rows = counts["rows"][:, None]
     spread = counts["y2"] - counts["y"] ** 2 / rows
     with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(spread > _LOST * counts["y2"], 1 - counts["error2"] / spread, np.nan)
+        r2 = np.where(spread > LOST * counts["y2"], 1 - counts["error2"] / spread, np.nan)
     return {
         "mse": (counts["error2"] / rows).mean(axis=1),
         "rmse": np.sqrt(counts["error2"] / rows).mean(axis=1),

@@ -10,6 +10,7 @@ from solera.core.errors import DataError
 from solera.core.html import html_table
 from solera.evaluation.figure import Figure
 from solera.evaluation.intervals import intervals_of
+from solera.evaluation.metrics import OF_POSITIVE
 from solera.evaluation.scores import Scores
 
 _MOST_SHOWN = 20  # clients in a notebook's table
@@ -24,7 +25,8 @@ class Evaluation:
     metric that what was told does not give is not there, and ``notes`` say why.
 
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
-    have names. Where scores were counted, ``scores`` and ``client_scores`` give the curves.
+    have names. Where scores were counted, ``scores`` and ``client_scores`` give the curves. Of two
+    classes ``positive`` is the one that sensitivity, curves and the like are of.
     """
 
     metrics: dict[str, Figure]
@@ -34,15 +36,20 @@ class Evaluation:
     scores: Scores | None = None
     client_scores: dict[int, Scores] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    positive: str = ""
 
     def __post_init__(self) -> None:
         for name, interval in self.intervals().items():
             if name in self.metrics and not self.metrics[name].withheld:
                 self.metrics[name].interval = interval
+        for metrics in (self.metrics, *self.clients.values()):
+            for name in metrics.keys() & OF_POSITIVE:
+                metrics[name].positive = metrics[name].positive or self.positive
 
     def __getitem__(self, metric: str) -> Figure:
         if metric not in self.metrics and self.notes:
-            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}")
+            hint = f"there are {', '.join(self.metrics)}" if self.metrics else None
+            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}", hint=hint)
         return self.metrics[metric]
 
     @property

@@ -16,6 +16,7 @@ from scipy.special import betaincinv, stdtrit
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.errors import UsageError
+from solera.evaluation.counts import LOST
 
 LEAST_ROWS = 10
 """With fewer rows of the rarer class, intervals of shares are exact, and others not given."""
@@ -115,7 +116,7 @@ def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
     e2, y, y2 = (float(np.squeeze(sums[name])) / rows for name in ("error2", "y", "y2"))
     e4, e2y, e2y2, y3, y4 = (np.squeeze(sums["moments"]) / rows).tolist()
     spread = y2 - y**2
-    if min(e2, spread) <= 0:
+    if not e2 or spread <= LOST * y2:
         return None
     fourth = y4 - 4 * y * y3 + 6 * y**2 * y2 - 3 * y**4
     joint = e2y2 - 2 * y * e2y + y**2 * e2

@@ -28,6 +28,7 @@ class Metric:
     needs_scores: whether it follows from probabilities, which clients count only when asked to.
     in_tables: whether tables that show a few metrics show it.
     logged: whether only learners and callbacks give it, as a number of a round.
+    of_positive: whether it depends on which of two classes counts as positive.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Metric:
     needs_scores: bool = False
     in_tables: bool = True
     logged: bool = False
+    of_positive: bool = False
 
 
 _BOTH: Final[tuple[Target, ...]] = ("classes", "labels")
@@ -49,10 +51,10 @@ _ALL: Final = (
     Metric("macro_precision", "macro precision", _BOTH, in_tables=False),
     Metric("macro_recall", "macro recall", _BOTH, in_tables=False),
     Metric("macro_f1", "macro-F1", _BOTH),
-    Metric("sensitivity", "sensitivity", _BOTH, in_tables=False),
-    Metric("specificity", "specificity", _BOTH, in_tables=False),
+    Metric("sensitivity", "sensitivity", _BOTH, in_tables=False, of_positive=True),
+    Metric("specificity", "specificity", _BOTH, in_tables=False, of_positive=True),
     Metric("false_positive_rate", "false positive rate", ("classes",), larger_is_better=False,
-           in_tables=False),
+           in_tables=False, of_positive=True),
     Metric("subset_accuracy", "subset accuracy", ("labels",), headline=True),
     Metric("micro_f1", "micro-F1", ("labels",)),
     Metric("hamming_loss", "Hamming loss", ("labels",), larger_is_better=False),
@@ -62,8 +64,8 @@ _ALL: Final = (
     Metric("rmse", "RMSE", ("numbers",), larger_is_better=False, unit="target", in_tables=False),
     Metric("mae", "MAE", ("numbers",), larger_is_better=False, unit="target"),
     Metric("r2", "R²", ("numbers",), headline=True),
-    Metric("auroc", "AUROC", _BOTH, needs_scores=True),
-    Metric("auprc", "AUPRC", _BOTH, needs_scores=True),
+    Metric("auroc", "AUROC", _BOTH, needs_scores=True, of_positive=True),
+    Metric("auprc", "AUPRC", _BOTH, needs_scores=True, of_positive=True),
     Metric("log_loss", "log-loss", _BOTH, larger_is_better=False, needs_scores=True),
     Metric("brier", "Brier score", _BOTH, larger_is_better=False, needs_scores=True),
     Metric("ece", "ECE", _BOTH, larger_is_better=False, needs_scores=True),
@@ -78,6 +80,7 @@ _ALL: Final = (
 METRICS: Final = {metric.name: metric for metric in _ALL}
 EVALUATED: Final = tuple(metric.name for metric in _ALL if not metric.logged)
 """What :func:`solera.learn.evaluation.evaluate` can measure."""
+OF_POSITIVE: Final = {metric.name for metric in _ALL if metric.of_positive}
 
 
 def headline_metric(metrics: Container[str]) -> str | None:

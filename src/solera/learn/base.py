@@ -95,8 +95,6 @@ class Predictor(Learner, abstract=True):
         predicted = self.predict(X)
         if len(y) != len(predicted):
             raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
-        if not len(y):
-            raise DataError("there are no rows to score")
         if self.schema_.target == "numbers":
             from sklearn.metrics import r2_score
 

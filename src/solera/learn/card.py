@@ -80,6 +80,8 @@ def _data(schema: Schema) -> Iterator[str]:
     yield f"target: {' '.join([schema.target, *schema.target_names])}"
     if len(schema.classes):
         yield f"classes: {_listed(schema.classes.tolist())}"
+    if schema.positive:
+        yield f"positive class: {schema.positive}"
 
 
 def _rounds(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:

@@ -68,13 +68,12 @@ def evaluate(
     Without ``per_client`` only the folded counts reach the coordinator.
 
     With ``scores`` clients count their rows by score and class, too, by a :class:`ScoreGrid` or the
-    usual one: AUROC, AUPRC, ECE, sensitivity and specificity within the ``bounds`` of the result,
-    log-loss and Brier score exactly; for numbers quantile losses. ``metrics`` are the names of
+    usual one: AUROC, AUPRC, ECE and, of two classes and of labels, sensitivity and specificity by
+    its threshold within the ``bounds`` of the result, log-loss and Brier score exactly; for numbers
+    quantile losses. ``metrics`` are the names of
     functions installed by :func:`row_metric <solera.learn.row_metrics.row_metric>`.
 
-    Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
-    Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
-    do not occur are left out of macro means.
+    What follows from counts of each kind of target is in :mod:`solera.evaluation.counts`.
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})
@@ -105,7 +104,8 @@ def evaluate(
             replies = federation.ask(find_metric(name), ask)
             ids, counts = _counts(replies, Totals(), per_client)
             _add_means(evaluation, name, ids, counts, _asked(replies, part))
-    return replace(evaluation, names=dict(enumerate(federation.names)) if per_client else {})
+    names = dict(enumerate(federation.names)) if per_client else {}
+    return replace(evaluation, names=names, positive=model.schema_.positive)
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
@@ -138,13 +138,12 @@ def evaluate_rows(
     X = model.check_rows(X)
     if len(y) != X.shape[0]:
         raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
-    if not len(y):
-        raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
     nobody = {"clients": 0, "asked": 0, "absent": 0}
     about = about_pivot(model) if pivot is None else {"pivot": pivot}
     counts = countable(count_rows(model, rows, **about))
     evaluation = _evaluation({**_total(counts), **nobody}, "rows")
+    evaluation = replace(evaluation, positive=model.schema_.positive)
     grid = _grid(scores)
     if grid is None:
         return evaluation
@@ -176,7 +175,8 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
     if not each:
         return None
     counts = map_leaves(lambda *leaves: np.stack(leaves), *(e.counts for e in each.values()))
-    return judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    evaluation = judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    return replace(evaluation, positive=next(iter(each.values())).positive)
 
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
@@ -188,7 +188,7 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
-        notes.append("R² is not defined where the target is the same in all rows")
+        notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
@@ -280,7 +280,6 @@ def _of_scores(
             rows=rows,
             withheld=max(0, every - rows),
             bound=bounds[name],
-            positive=scores.names[0] if len(scores.names) == 1 and not is_sum else "",
             **about,
         )
     return figures, scores

@@ -415,6 +415,9 @@ class Learner(Forgetful, abstract=True):
                 hint="evaluate(federation) and score(federation) judge by them; here give rows",
             )
         X = encode_frame(X, self.schema_) if is_frame(X) else as_rows(X)
+        if hasattr(X, "tocsr") and not self.allows_sparse:
+            kind = type(self).__name__
+            raise DataError(f"{kind} needs dense rows, X is sparse", hint="use X.toarray()")
         if not X.shape[0]:
             raise DataError(f"X has 0 sample(s) (shape={X.shape}) while a minimum of 1 is required")
         self.check_width(int(np.prod(X.shape[1:])))

@@ -17,6 +17,7 @@ from solera.core.clients import Array, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Fraction, Positive
 from solera.core.rng import generator
+from solera.core.schema import class_codes
 
 
 class Attack(Component, abstract=True):
@@ -153,7 +154,7 @@ class LabelFlip(RowAttack):
         self.share = share
 
     def poison(self, X: Array, y: Array, classes: Array, draw: np.random.Generator) -> None:
-        y[:] = 1 - y if y.ndim == 2 else classes[::-1][np.searchsorted(classes, y)]
+        y[:] = 1 - y if y.ndim == 2 else classes[::-1][class_codes(y, classes)]
 
 
 class NoisyLabels(RowAttack):

@@ -9,6 +9,7 @@ deadline = 86400         # seconds until the job as a whole is over; a week by d
 standing = false         # true: clients contribute at any time, until the job is cancelled
 secure = false           # true: only sums of what clients send can be read, see so.SecureSum
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
+positive = "died"        # which of two classes counts as positive; the second unless it is here
 scores = false           # true: clients count scores, too, where the model gives any: ROC, AUROC, …
 
 [learner]
@@ -56,6 +57,7 @@ class JobSpec:
     secure: bool = False
     evaluate: Literal["", "train", "test"] = ""
     scores: bool = False
+    positive: str = ""
 
     def plan(self) -> Plan:
         """What the job asks, whatever rows its clients turn out to have."""

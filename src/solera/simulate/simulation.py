@@ -113,6 +113,7 @@ def simulate(
     unknown: Unknown | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
+    positive: Any = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
     policy: str | ReleaseLimits | None = None,
@@ -143,6 +144,8 @@ def simulate(
         value becomes a client of that name.
     features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
         schema that is given, such as that of a model to go on with.
+    positive: which of two classes counts as positive, such as ``"died"``: sensitivity, curves and
+        odds are of it. The second one by default.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
@@ -212,6 +215,7 @@ def simulate(
         secure=secure,
         clock=clock,
         names=getattr(source, "names", ()),
+        positive=positive,
         policy=None if policy is None else find_limits(policy),
         attack=attack,
         attackers=tuple(attackers.tolist()),

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 import solera as so
+from surface.oracle import NAMES
 
 TARGETS = ("two", "three", "numbers", "labels", "none")
 KINDS = (
@@ -21,7 +22,6 @@ the pipeline that refusals of it name."""
 WIDTH, PREPARED_WIDTH = 5, 8
 PARTS = ("train", "validation", "test")
 OUTPUTS = {"two": 2, "three": 3, "labels": 3, "survival": 2}
-NAMES = {"two": ["died", "lives"], "three": ["amber", "green", "red"]}
 COLUMNS = {
     "two": ["outcome"], "three": ["outcome"], "numbers": ["cost"], "labels": ["old", "poor", "ill"],
     "survival": ["days", "event"], "counts": ["visits"], "none": [],

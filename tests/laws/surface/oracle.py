@@ -9,40 +9,82 @@ import numpy as np
 import pandas as pd
 import sklearn.metrics as sk
 
+NAMES = {"two": ["died", "lives"], "three": ["amber", "green", "red"]}
+
+
+def _mean(values: Any) -> float:
+    """The mean of those that are defined; NaN of none."""
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else np.nan
+
+
+def _recall(true: Any, predicted: Any) -> float:
+    return float(sk.recall_score(true, predicted, zero_division=np.nan))
+
+
+def _judged(y: Any, names: Any) -> Any:
+    """The second of two classes, all of more."""
+    return names[1:] if len(names) == 2 else names
+
+
+def _sensitivity(y: Any, p: Any, names: Any) -> float:
+    return _mean(_recall(y == c, p == c) for c in _judged(y, names))
+
+
+def _specificity(y: Any, p: Any, names: Any) -> float:
+    return _mean(_recall(y != c, p != c) for c in _judged(y, names))
+
+
+def _of_labels(function: Any, y: Any, p: Any) -> float:
+    """The mean over labels that occur, in truth or as a prediction."""
+    occurs = (y + p).any(axis=0)
+    each = np.atleast_1d(function(y, p, average=None, zero_division=0))
+    return float(each[occurs].mean()) if occurs.any() else 0.0
+
+
 CLASSES = {
-    "accuracy": sk.accuracy_score,
-    "balanced_accuracy": sk.balanced_accuracy_score,
-    "macro_precision": lambda y, p: sk.precision_score(y, p, average="macro", zero_division=0),
-    "macro_recall": lambda y, p: sk.recall_score(y, p, average="macro", zero_division=0),
-    "macro_f1": lambda y, p: sk.f1_score(y, p, average="macro", zero_division=0),
+    "accuracy": lambda y, p, names: sk.accuracy_score(y, p),
+    "balanced_accuracy": lambda y, p, names: sk.balanced_accuracy_score(y, p),
+    "macro_precision": lambda y, p, names: sk.precision_score(
+        y, p, average="macro", zero_division=0
+    ),
+    "macro_recall": lambda y, p, names: sk.recall_score(y, p, average="macro", zero_division=0),
+    "macro_f1": lambda y, p, names: sk.f1_score(y, p, average="macro", zero_division=0),
+    "sensitivity": _sensitivity,
+    "specificity": _specificity,
+    "false_positive_rate": lambda y, p, names: 1 - _specificity(y, p, names),
 }
 LABELS = {
-    "subset_accuracy": sk.accuracy_score,
-    "hamming_loss": sk.hamming_loss,
-    "micro_f1": lambda y, p: sk.f1_score(y, p, average="micro", zero_division=0),
-    "macro_f1": lambda y, p: np.mean(_f1_of_labels_that_occur(y, p)),
+    "subset_accuracy": lambda y, p, names: sk.accuracy_score(y, p),
+    "hamming_loss": lambda y, p, names: sk.hamming_loss(y, p),
+    "micro_f1": lambda y, p, names: sk.f1_score(y, p, average="micro", zero_division=0),
+    "macro_precision": lambda y, p, names: _of_labels(sk.precision_score, y, p),
+    "macro_recall": lambda y, p, names: _of_labels(sk.recall_score, y, p),
+    "macro_f1": lambda y, p, names: _of_labels(sk.f1_score, y, p),
+    "sensitivity": lambda y, p, names: _mean(map(_recall, y.T, p.T)),
+    "specificity": lambda y, p, names: _mean(map(_recall, 1 - y.T, 1 - p.T)),
+    "samples_f1": lambda y, p, names: sk.f1_score(y, p, average="samples", zero_division=0),
+    "samples_jaccard": lambda y, p, names: sk.jaccard_score(
+        y, p, average="samples", zero_division=0
+    ),
 }
 NUMBERS = {
-    "mse": sk.mean_squared_error,
-    "mae": sk.mean_absolute_error,
-    "r2": sk.r2_score,
-    "rmse": sk.root_mean_squared_error,
+    "mse": lambda y, p, names: sk.mean_squared_error(y, p),
+    "mae": lambda y, p, names: sk.mean_absolute_error(y, p),
+    "rmse": lambda y, p, names: sk.root_mean_squared_error(y, p),
+    "r2": lambda y, p, names: sk.r2_score(y, p) if np.ptp(y) > 0 else np.nan,
 }
-OF_TARGET = {"two": CLASSES, "three": CLASSES, "labels": LABELS, "numbers": NUMBERS}
-OF_TARGET["counts"] = NUMBERS
-
-
-def _f1_of_labels_that_occur(y: Any, p: Any) -> list[float]:
-    occurs = (y + p).any(axis=0)
-    each = sk.f1_score(y, p, average=None, zero_division=0)
-    return list(np.atleast_1d(each)[occurs]) or [0.0]
+OF_TARGET = {
+    "two": CLASSES, "three": CLASSES, "labels": LABELS, "numbers": NUMBERS, "counts": NUMBERS,
+}  # fmt: skip
 
 
 def metric(target: str, name: str, y: Any, predicted: Any) -> float:
     """A metric by its name; a name that is not here needs a line above."""
+    names = np.array(NAMES.get(target, []))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return float(OF_TARGET[target][name](y, predicted))
+        return float(OF_TARGET[target][name](y, predicted, names))
 
 
 def score(target: str, y: Any, predicted: Any) -> float:

@@ -14,8 +14,9 @@ from cases import VERTICAL, example
 
 import solera as so
 from surface import oracle
-from surface.dealt import COLUMNS, NAMES, SEED, Dealt, deal
-from surface.surfaces import Absent, Wrong, close, figures, require
+from surface.dealt import COLUMNS, SEED, Dealt, deal
+from surface.oracle import NAMES
+from surface.surfaces import Absent, Wrong, close, figures, metrics_are, require
 
 DIVISIBLE = ("float64", "float32", "int", "constant", "text", "frame")
 """Kinds of rows that have columns to deal; the others are given as horizontal federations."""
@@ -112,9 +113,8 @@ def score_federation(case: VerticalCase) -> None:
 @surface
 def evaluate(case: VerticalCase) -> None:
     y, predicted = case.dealt.y[case.rows()], case.predicted()
-    for name, value in figures(case.model.evaluate(case.federation, None).metrics).items():
-        wanted = oracle.metric(case.dealt.target, name, y, predicted)
-        close(value, wanted, name, rtol=1e-5, atol=1e-6)
+    found = case.model.evaluate(case.federation, None).metrics
+    metrics_are(found, case.dealt.target, y, predicted, "all rows")
 
 
 @surface

@@ -61,7 +61,7 @@ class Personal(FedAvg, abstract=True):
         evaluation = judged(ids, countable(counts), part, replies)
         if not evaluation.clients:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
-        return evaluation
+        return replace(evaluation, positive=self.schema_.positive)
 
 
 class JudgeOwn(TypedDict):

@@ -14,6 +14,3 @@ class KMeans(cluster.KMeans):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         return super().predict(check_array(X, accept_sparse="csr", dtype=np.float64))
-
-    def transform(self, X: Any) -> Any:
-        return super().transform(check_array(X, accept_sparse="csr", dtype=np.float64))

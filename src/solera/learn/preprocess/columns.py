@@ -67,9 +67,8 @@ class FedScaler(Transformer):
 
     def condition_before(self, condition: Condition) -> Condition:
         j = condition.column
-        low, high = (
-            bound * self.scale_[j] + self.mean_[j] for bound in (condition.lower, condition.upper)
-        )
+        scaled = np.array([condition.lower, condition.upper])
+        low, high = (scaled * self.scale_[j] + self.mean_[j]).tolist()
         return Condition.on(self.schema_.features[j], j, low, high, condition.missing)
 
 
@@ -109,8 +108,6 @@ class FedImputer(Transformer):
         X = self.check_rows(X)
         if X.dtype.kind != "f":
             return X
-        if hasattr(X, "tocsr"):
-            raise DataError("FedImputer cannot fill sparse rows", hint="use X.toarray()")
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
 
     def condition_before(self, condition: Condition) -> Condition:
@@ -159,10 +156,6 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
 
 def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
-    if hasattr(X, "tocsr"):
-        raise DataError(
-            f"{type(step).__name__} needs dense rows, X is sparse", hint="use X.toarray()"
-        )
     if X.ndim > 2:
         raise DataError(
             f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
@@ -229,8 +222,7 @@ class FedEncoder(Transformer):
         j, code = marks[condition.column]
         feature = self.schema_.features[j]
         if code is None:
-            bounds = condition.lower, condition.upper
-            return Condition.on(feature, j, *bounds, condition.missing)
+            return Condition.on(feature, j, condition.lower, condition.upper, condition.missing)
         marked = Condition.on(feature, j, code - 1, code, missing=False)
         return replace(marked, negated=not condition.holds(1.0))
 
@@ -320,7 +312,8 @@ class FedBins(Transformer):
             return condition
         bounds = np.concatenate([[-np.inf], edges, [np.inf]])
         ends = np.floor([condition.lower, condition.upper]).clip(-1, len(edges)).astype(int) + 1
-        return Condition.on(feature, j, *bounds[ends].tolist(), condition.missing)
+        low, high = bounds[ends].tolist()
+        return Condition.on(feature, j, low, high, condition.missing)
 
     def transform_schema(self, schema: Schema) -> Schema:
         features = [

@@ -187,8 +187,9 @@ class FedCox(Learner):
     def summary(self, level: float = 0.95) -> Summary:
         """Estimates, hazard ratios, standard errors, p-values and confidence intervals."""
         self.check_fitted()
+        event = " = ".join([*self.schema_.target_names[1:], "1"])
         return Summary(
-            "Cox model, stratified by client",
+            f"Cox model of {event}, stratified by client",
             [feature.name for feature in self.schema_.features],
             self.params_,
             self.standard_errors,

@@ -56,7 +56,8 @@ class FedGLM(Predictor):
 
     Parameters
     ----------
-    family: "gaussian" (identity link), "binomial" (logit; two classes, the second is modelled),
+    family: "gaussian" (identity link), "binomial" (logit; two classes, the odds are those of the
+        second, or of the one that the federation calls positive),
         "poisson" (log) or "gamma" (log).
     offset: the name of a column that is added to the linear predictor with coefficient 1, such as
         the logarithm of an exposure.
@@ -127,7 +128,7 @@ class FedGLM(Predictor):
             self._train_privately(federation, self.dp)
             return
         for r in self.each_round(federation, rounds=self.rounds):
-            payload = {**self._model(), "coef": self.params_, "start": r.index == 0}
+            payload = {**self._standing(), "start": r.index == 0}
             total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(Sum())
             gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
             step = newton_step(gram, moment, names)
@@ -148,7 +149,7 @@ class FedGLM(Predictor):
         clip = dp.need_clip(self, "the length of the columns of a row")
         noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
         for r in self.each_round(federation, rounds=self.rounds):
-            ask = {**self._noised(noise), "coef": self.params_, "start": r.index == 0}
+            ask = {**self._noised(noise), **self._standing(), "start": r.index == 0}
             replies = r.ask(step_sums, ask)
             total = replies.fold(Sum())
             gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
@@ -174,7 +175,7 @@ class FedGLM(Predictor):
             raise DataError(f"{self.rows_} rows are too few for {len(self.params_)} terms")
         self.scale_, scale = 1.0, 1.0
         for _ in range(self._likelihood_asks()):
-            payload = {**self._model(), "coef": self.params_, "scale": scale}
+            payload = {**self._standing(), "scale": scale}
             total = federation.ask(likelihood_sums, payload, quorum=len(federation)).fold(Sum())
             if FAMILIES[self.family].dispersed:
                 self.scale_ = float(total["pearson"]) / self.df_residual
@@ -189,6 +190,9 @@ class FedGLM(Predictor):
 
     def _model(self) -> dict[str, Any]:
         return {"family": self.family, "offset": self.offset, "weights": self.weights}
+
+    def _standing(self) -> dict[str, Any]:
+        return {**self._model(), "coef": self.params_, "classes": self.schema_.classes}
 
     def _noised(self, privacy: Any) -> dict[str, Any]:
         bound = {} if self.clip_residuals is None else {"clip_residuals": self.clip_residuals}
@@ -251,8 +255,9 @@ class FedGLM(Predictor):
         """
         self._check_judged()
         family = FAMILIES[self.family]
+        of_class = f", odds of {self.schema_.positive!r}" if self.schema_.positive else ""
         return Summary(
-            f"{self.family} model",
+            f"{self.family} model{of_class}",
             self._terms(),
             self.params_,
             self.standard_errors,

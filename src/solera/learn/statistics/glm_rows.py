@@ -8,9 +8,9 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.clients import BoolArray, Client, FloatArray
+from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Positive
-from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.exact import Exact
 from solera.core.disclosure.gram import Gram, Member
@@ -39,6 +39,7 @@ class Model(TypedDict):
     offset: str | None
     weights: str | None
     coef: Annotated[FloatArray, Shape("terms")]
+    classes: NotRequired[Annotated[Array, Classes()]]
 
 
 class Step(Model):
@@ -73,7 +74,7 @@ class Design:
         Z = np.column_stack([np.ones(len(X)), X[:, used]])
         if Z.shape[1] != len(ask["coef"]):
             raise DataError(f"there are {Z.shape[1]} terms here and {len(ask['coef'])} asked")
-        y = responses(rows.y, schema)
+        y = responses(rows.y, schema.target, ask.get("classes", schema.classes))
         if not FAMILIES[ask["family"]].allowed(y).all():
             responses_are = FAMILIES[ask["family"]].responses
             raise DataError(f"a target here is none of a {ask['family']} model: {responses_are}")
@@ -101,10 +102,10 @@ def named_column(X: FloatArray, schema: Schema, name: str | None, otherwise: flo
     return X[:, [feature.name for feature in schema.features].index(name)]
 
 
-def responses(y: Any, schema: Schema) -> FloatArray:
+def responses(y: Any, target: str, classes: Array) -> FloatArray:
     """Numbers as they are, the second of two classes as 1."""
-    if schema.target == "classes":
-        return class_codes(y, schema.classes).astype(np.float64)
+    if target == "classes":
+        return class_codes(y, classes).astype(np.float64)
     return np.asarray(y, dtype=np.float64).reshape(len(y))
 
 

@@ -17,7 +17,7 @@ class Summary:
     """Wald inference: an estimate over its standard error is normal, or t with ``df``.
 
     ``facts`` are what is said above the table. ``ratios`` adds exp(estimate), such as odds, rate or
-    hazard ratios, under this name.
+    hazard ratios, and exp of its interval, under this name.
     """
 
     title: str
@@ -59,16 +59,20 @@ class Summary:
 
     def _columns(self) -> dict[str, FloatArray]:
         low, high = self.interval.T
-        columns = {"estimate": self.estimate}
-        if self.ratios is not None:
-            columns[self.ratios] = np.exp(self.estimate)
-        return columns | {
+        ends = f"lower {self.level:.0%}", f"upper {self.level:.0%}"
+        columns = {
+            "estimate": self.estimate,
             "standard error": self.standard_error,
             "z" if self.df is None else "t": self.statistic,
             "p-value": self.p_value,
-            f"lower {self.level:.0%}": low,
-            f"upper {self.level:.0%}": high,
+            ends[0]: low,
+            ends[1]: high,
         }
+        if self.ratios is not None:
+            columns[self.ratios] = np.exp(self.estimate)
+            columns[f"{self.ratios}, {ends[0]}"] = np.exp(low)
+            columns[f"{self.ratios}, {ends[1]}"] = np.exp(high)
+        return columns
 
     def _lines(self) -> list[list[str]]:
         columns = self._columns()

@@ -8,6 +8,7 @@ import numpy as np
 
 from solera.core.clients import FloatArray
 from solera.core.errors import UsageError
+from solera.core.schema import class_codes
 from solera.learn.trees.tree import Tree
 
 _HUGE = float(np.finfo(np.float64).max)
@@ -66,7 +67,7 @@ def _values(estimator: Any, grown: Any, classes: Any) -> FloatArray:
     if classes is None:
         return np.asarray(weights)
     spread = np.zeros((len(value), len(classes)))
-    spread[:, np.searchsorted(classes, own)] = weights
+    spread[:, class_codes(own, classes)] = weights
     return spread
 
 

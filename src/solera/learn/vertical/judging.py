@@ -226,4 +226,5 @@ def judge(
         counts = located(dict(Stacked.of(scored).fields))
         about = {"part": measured, "asked": len(owners)}
         evaluation = with_scores(evaluation, Said(schema), ids, counts, grid, about)
-    return replace(evaluation, names=dict(enumerate(parties.names)))
+    names = dict(enumerate(parties.names))
+    return replace(evaluation, names=names, positive=schema.positive)

@@ -153,6 +153,7 @@ def connect(
     topology: Topology | None = None,
     known_keys: str | os.PathLike[str] | None = None,
     secure: Any = False,
+    positive: Any = None,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -174,6 +175,7 @@ def connect(
         forgotten when this program ends.
     secure: True, or a :class:`SecureSum`: whatever adds up is folded so that neither coordinator
         nor driver sees a single reply; see :mod:`solera.privacy.secure_sum`.
+    positive: which of two classes counts as positive, the second one by default.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
@@ -191,4 +193,4 @@ def connect(
         seconds=wire.DEFAULT_SECONDS if deadline is None else deadline,
     )
     engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
-    return Federation(engine, seed=seed, topology=topology, secure=secure)
+    return Federation(engine, seed=seed, topology=topology, secure=secure, positive=positive)

@@ -47,7 +47,9 @@ def drive(connection: Connection, job: str) -> None:
     spec = parse_job(decode(description)["toml"], file=job, name=job)
     _wait_for_clients(connection, job, spec)
     engine = HttpEngine(connection, job)
-    federation = Federation(engine, seed=spec.seed, secure=spec.secure)
+    federation = Federation(
+        engine, seed=spec.seed, secure=spec.secure, positive=spec.positive or None
+    )
     learner = spec.learner
     if isinstance(learner, Additive) and spec.standing:
         Standing(connection, job, learner, federation).run()

@@ -27,7 +27,7 @@ TomlTable = Mapping[str, Any]
 Scheme = Literal["alone", "federated", "centralised"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 """Who trains: every client by itself, all together, or one place that has all rows."""
-_OWN_ENTRIES = ("name", "clients", "client_test")
+_OWN_ENTRIES = ("name", "clients", "client_test", "positive")
 SECTIONS = ("data", "partition", "attack", "learner")
 """The tables that a file may have several of."""
 
@@ -38,13 +38,14 @@ class DataSpec:
 
     Rows of one's own have a ``file`` among the options, which are those of
     :func:`solera.data.own_tables.own`. ``client_test`` is the share of its rows that every client
-    keeps to judge the model by.
+    keeps to judge the model by. ``positive`` is the one of two classes that counts as positive.
     """
 
     name: str
     clients: Count | None = None
     client_test: ProperFraction = 0.0
     options: TomlTable = field(default_factory=dict)
+    positive: str | None = None
 
     @property
     def group(self) -> str | None:
@@ -137,6 +138,7 @@ class Variant:
             describe(self.learner),
             self.engine.kind,
             *attack,
+            *([] if data.positive is None else [data.positive]),
             *(["secure"] if self.secure else []),
         )[:12]
 
@@ -203,10 +205,10 @@ def _data(table: TomlTable, where: Where) -> DataSpec:
         )
     loaders = {info.name: getattr(datasets, info.name) for info in datasets.available()}
     loader = choose(loaders, table["name"], "data set", (*where, "name"))
-    given = {key: table[key] for key in ("name", "clients", "client_test") if key in table}
+    given = {key: table[key] for key in _OWN_ENTRIES if key in table}
     options = {key: value for key, value in table.items() if key not in given}
     spec = build_table(DataSpec, "[data]", {**given, "options": options}, where)
-    check_call(loader, f"data set {table['name']}", options, where, also=("clients", "client_test"))
+    check_call(loader, f"data set {table['name']}", options, where, also=_OWN_ENTRIES)
     return spec
 
 

@@ -272,8 +272,11 @@ def curves(study: StudyResults) -> Blocks:
             continue
         leader = best(study.metric, [g for g in groups if g.name in series and g.scheme != "alone"])
         clients = [] if leader is None else leader.results[0].client_curves
+        judged = [f for g in groups for r in g.results for f in r.metrics.values()]
+        positive = next((f" of class {f.positive}" for f in judged if f.positive), "")
         caption = (
-            f"ROC, precision–recall and calibration on {', '.join(division)}: means over the seeds."
+            f"ROC, precision–recall and calibration{positive} on {', '.join(division)}: means over "
+            "the seeds."
         )
         if len(clients) > 1 and leader is not None:
             caption += (

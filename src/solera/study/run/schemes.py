@@ -262,7 +262,11 @@ def load(data: DataSpec) -> Dataset:
     Classes of one's own rows go by their names, so that models saved here predict these.
     """
     options = msgspec.json.encode([data.options, data.identity()], order="sorted")
-    return _dataset(data.name, options)
+    dataset = _dataset(data.name, options)
+    if data.positive is None:
+        return dataset
+    named = dataset.with_class_names()
+    return replace(named, schema=named.schema.with_positive(data.positive))
 
 
 def divided(cell: Cell, dataset: Dataset) -> FederatedData:

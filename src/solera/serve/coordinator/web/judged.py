@@ -150,9 +150,11 @@ def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
     large = np.flatnonzero(rows.min(axis=(1, 2)) >= SMALLEST_COUNT)
     large = large[np.argsort(-rows[large, 0].sum(axis=1), kind="stable")][:_MOST_LINES]
     each = [c for i in large if (c := _curves(high[i], low[i], edges)) is not None]
+    positive = build_fitted(ask["model"]).schema_.positive
+    of_class = f" of class {positive[:_LONGEST_NAME]}" if positive else ""
     return [
-        _panel("ROC", "false positive rate", "true positive rate", all_, each, "roc"),
-        _panel("Precision and recall", "recall", "precision", all_, each, "precision"),
+        _panel(f"ROC{of_class}", "false positive rate", "true positive rate", all_, each, "roc"),
+        _panel(f"Precision and recall{of_class}", "recall", "precision", all_, each, "precision"),
         Panel(
             "Calibration", "mean score", "share of positives", _calibration(all_),
             [_calibration(c) for c in each] if len(each) > 1 else [], "", True,
