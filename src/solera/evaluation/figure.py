@@ -127,6 +127,14 @@ def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
     return {name: Figure(value, metric=name, **about) for name, value in metrics.items()}
 
 
+def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a file or message as figures again; bare metrics are of unknown rows."""
+    return {
+        name: read_figure(name, value) if _is_figure(name, value) else value
+        for name, value in entries.items()
+    }
+
+
 def plain(value: Any) -> Any:
     """Figures, and NumPy's numbers and arrays, as JSON has them."""
     return value.to_payload() if isinstance(value, Figure) else value.tolist()
