@@ -607,8 +607,9 @@ def personal(case: Case) -> None:
     """A learner whose clients end with models of their own is judged by these."""
     if not getattr(case.model, "_private", None) and not hasattr(case.model, "evaluate_personal"):
         raise Absent
-    federation = case.federation
-    found = figures(case.model.evaluate(federation).metrics)
-    wanted = figures(case.model.evaluate_personal(federation).metrics)
-    for name, value in wanted.items():
-        close(found[name], value, f"{name} by the models that clients use")
+    for part in PARTS:
+        found = case.model.evaluate(case.federation, part)
+        wanted = case.model.evaluate_personal(case.federation, part)
+        for client, each in wanted.clients.items():
+            for name, value in each.items():
+                close(found.clients[client][name], float(value), f"{name} by clients' own models")
