@@ -353,6 +353,23 @@ def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
     assert "fewer persons than min_rows = 10: nothing about them leaves" in said
 
 
+def test_join_takes_several_targets_from_the_line_and_from_a_file() -> None:
+    lines = [f"{20 + i},{i},{i // 4 % 2},{i % 2}" for i in range(36)]
+    Path("rows.csv").write_text("\n".join(["age,bmi,A,B", *lines]))
+    Path("policy.toml").write_text('policy = "training"\n')
+    place = ("join", "https://127.0.0.1:1", "--policy", "policy.toml", "--data", "rows.csv")
+    said = solera_(*place, "--target", "A", "--target", "B", "--dry-run").stdout
+    assert "columns   2 kept: age, bmi\n" in said
+    assert "labels    A (16 of 36), B (18 of 36)" in said
+    lacking = solera_(*place, "--target", "B", "--target", "C", "--dry-run").stdout
+    assert "columns   3 kept: age, bmi, A\n" in lacking
+    assert "labels    B (18 of 36), C (0 of 0)" in lacking
+    for target, kept in (('"B"', "age, bmi, A"), ('["A", "B"]', "age, bmi")):
+        Path("solera.toml").write_text(f"[agent]\ntarget = {target}\n")
+        said = solera_(*place, "--config", "solera.toml", "--dry-run").stdout
+        assert f"kept: {kept}\n" in said
+
+
 def test_approve() -> None:
     from solera.serve.agent.approvals import Approvals
     from solera.serve.identity import Identity

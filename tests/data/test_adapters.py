@@ -91,7 +91,7 @@ def test_the_target_s_type_says_how_to_read_it(pd, values, kind, y, names):
 def test_several_target_columns_are_labels_or_numbers(pd):
     frame = pd.DataFrame({"x": [1, 2], "a": [0, 1], "b": [True, True], "c": [0.5, 2], "d": "no"})
     labels = adapters.from_pandas(frame, target=["a", "b"])
-    assert (labels.y.tolist(), labels.y.dtype) == ([[0, 1], [1, 1]], np.uint8)
+    assert (labels.y.tolist(), labels.y.dtype) == ([[0, 1], [1, 1]], np.int8)
     assert (labels.schema.target, labels.class_names) == ("labels", ("a", "b"))
     numbers = adapters.from_pandas(frame, target=["a", "c"])
     assert (numbers.y.tolist(), numbers.schema.outputs) == ([[0, 0.5], [1, 2]], 2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import solera as so
 from solera.core.errors import DataError, SchemaError
-from solera.core.schema import Feature, Schema
+from solera.core.schema import Feature, Schema, infer
 from solera.engines.local import LocalEngine
 
 
@@ -133,3 +135,17 @@ def test_clients_are_asked_where_something_may_be_missing():
     assert not so.simulate(X, y, clients=8).is_complete()
     empty = so.data.FederatedData(X[:2], y[:2], np.array([0, 2, 2]))
     assert not so.simulate(empty).is_complete()
+
+
+def of_labels(*names):
+    X = np.arange(8.0).reshape(4, 2)
+    y = np.array([[0, 1], [1, 0], [1, 1], [0, -1]])
+    schema = replace(infer(X, y), target_names=names)
+    return so.data.FederatedData(X, y, np.array([0, 4]), schema=schema)
+
+
+def test_labels_keep_their_names_and_their_order():
+    agreed = so.data.agree(federation(of_labels("b", "a"), of_labels("b", "a")))
+    assert agreed.label_names == ("b", "a")
+    with pytest.raises(SchemaError, match=r"client 1 has a target .*'a', 'b'"):
+        so.data.agree(federation(of_labels("b", "a"), of_labels("a", "b")))

@@ -216,3 +216,25 @@ def test_the_command_describes_a_file(tmp_path):
     told = json.loads(CliRunner().invoke(app, [*asked, "--policy", "none", "--json"]).stdout)
     assert [c["rows"] for c in told["clients"]] == [60] * 4
     assert told["columns"][1]["categories"]["Nowhere"] == 1
+
+
+def test_labels_are_columns_that_miss_where_they_are_unknown():
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 2, (60, 2))
+    y[:20, 0] = -1
+    names = so.partitions.Explicit([range(20), range(20, 60)])
+    fed = so.simulate(draw.normal(size=(60, 1)), y, partition=names)
+    found = so.describe(fed)
+    first, second = found.schema.features[1:]
+    assert (first.name, second.name) == ("0", "1")
+    assert found.missing[:, 1:].tolist() == [[20, 0], [0, 0]]
+    assert found.categories[1][1].tolist() == [(y[20:, 0] == 0).sum(), (y[20:, 0] == 1).sum()]
+    assert found.categories[2].sum(axis=0).tolist() == np.bincount(y[:, 1]).tolist()
+    assert found.drift()[0, 1] == 0  # a client that does not know a label is not apart
+    assert f"absent: {(y[:, 0] == 0).sum()}" in str(found)
+    assert "classes" not in str(found)
+    found.plot()
+    gated = so.describe(so.simulate(fed.data, policy="statistics"))
+    assert gated.missing.tolist() == found.missing.tolist()
+    noised = so.describe(fed, dp=so.DP(level="record", epsilon=50.0, delta=1e-5))
+    assert abs(int(noised.missing[0, 1]) - 20) < 10

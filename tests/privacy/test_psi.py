@@ -39,6 +39,9 @@ def number(seed):
         ("date", "garcia 1990-12-03", "garcia19901203"),
         ("date", "12/31/1990 X", "19901231x"),
         ("exact", "Jose\u0301 ", "José "),
+        ("plain", " Jose\u0301  GARCÍA-1\t", "josé  garcía-1"),
+        ("plain", " -5 ", "-5"),
+        ("plain", "ID 00-123", "id 00-123"),
     ],
 )
 def test_identifiers_are_written_alike(rule, given, expected):

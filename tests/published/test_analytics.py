@@ -12,7 +12,7 @@ import pytest
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.data.learning_analytics import schools
-from solera.published import dropout, kmeans, tables
+from solera.published import cifar, dropout, kmeans, mnist, tables
 from solera.published.rows import AS_PUBLISHED, OURS
 from solera.study.fairness import three_schemes
 
@@ -119,6 +119,42 @@ def test_the_network_is_that_of_the_thesis():
 def test_categories_of_table_4_1():
     rates = np.array([0.0, 0.19, 0.2, 0.5, 0.8, 0.81, 1.0])
     assert dropout.category(rates).tolist() == ["low"] * 2 + ["middle"] * 3 + ["high"] * 2
+
+
+def test_students_of_another_source_stand_beside_no_figure_of_the_thesis():
+    assert not [cell for cell in dropout.planned(full=False) if cell.table == "Table 4.1"]
+    assert len([cell for cell in dropout.planned(full=True) if cell.table == "Table 4.1"]) == 3
+
+
+def test_a_row_of_cifar_says_which_plan_was_run(monkeypatch):
+    draw = np.random.default_rng(0)
+    images = draw.random((40, 32, 32, 3), dtype=np.float32)
+    classes = np.tile(np.arange(10), 4)
+    monkeypatch.setattr(
+        so.datasets, "cifar10", lambda: (images, classes, images[:20], classes[:20])
+    )
+    monkeypatch.setattr(cifar, "NET", so.nn.conv_net((32, 32, 3), channels=(2,), dense=4))
+    rows = cifar.run()
+    assert [line["label"] for line in rows][:3] == [
+        "centralised, 4 epochs",
+        "2/2 clients, 1 round × 4 epochs",
+        "2/2 clients, 2 rounds × 2 epochs",
+    ]
+    assert {line["thesis"] for line in rows} == {None}
+    assert "a guess" in cifar.SIZES[False]
+    monkeypatch.setattr(cifar, "WHOLE", 4)
+    assert cifar.ONE_PLACE in cifar.planned(full=True)
+
+
+def test_one_run_is_not_printed_for_two_frameworks(monkeypatch):
+    draw = np.random.default_rng(0)
+    X, y = draw.random((200, 784)).astype(np.float32), np.arange(200) % 10
+    monkeypatch.setattr(so.datasets, "mnist", lambda: (X, y, X[:20], y[:20]))
+    monkeypatch.setattr(mnist, "_networks", dict)
+    monkeypatch.setattr(mnist, "_unlike", lambda *arguments: [])
+    rows = mnist.run()
+    compared = [line for line in rows if line["source"] == "002 Section 3.2"]
+    assert [line["label"] for line in compared] == [mnist.CENTRALISED, "10 IID clients, Flower"]
 
 
 @pytest.mark.slow

@@ -77,6 +77,8 @@ def test_paths_are_relative_to_the_file(tmp_path):
     assert agent.data == str(tmp_path / "rows.csv")
     assert agent.ca == "/etc/ca.pem"
     assert agent.target == "ill"
+    text = "[agent]\ntarget = ['ill', 'old']\n"
+    assert read_settings(written(tmp_path, text)).agent.target == ["ill", "old"]
     text = "[agent]\ndata = 'sql:sqlite:///a.db#SELECT 1'\n"
     assert read_settings(written(tmp_path, text)).agent.data == "sql:sqlite:///a.db#SELECT 1"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from solera.cli.data import AsJson
+from solera.cli.data import AsJson, Target
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.cli.settings import AgentConfig, hidden_from_ps, warn_of_ps
@@ -33,7 +33,7 @@ def join(
         typer.Option(
             metavar="SOURCE",
             callback=hidden_from_ps,
-            help="The rows: a .csv, .csv.gz or .parquet file, a folder of them, "
+            help="The rows: a .csv, .csv.gz, .parquet or .arff file, a folder of them, "
             "'sql:URL#SELECT …' or 'python:package.module:function'.",
         ),
     ],
@@ -53,9 +53,7 @@ def join(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file that holds the invitation.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
-    ] = None,
+    target: Target = None,
     id: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +93,8 @@ def join(
         from solera.serve.agent.started import Started
         from solera.serve.agent.worker import Worker
 
-    started = Started(policy=str(policy), data=data, target=target, id=id, test=test)
+    columns = target[0] if target and len(target) == 1 else target
+    started = Started(policy=str(policy), data=data, target=columns, id=id, test=test)
     rows_for = functools.partial(started.rows, folder)
     url, authority = check_url(url), check_ca(ca)
     file = PolicyFile(policy)

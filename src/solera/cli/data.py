@@ -178,7 +178,8 @@ def _columns(dataset: Dataset) -> list[list[str]]:
     import numpy as np
 
     lines = []
-    for column, feature in zip(dataset.X.T, dataset.schema.features, strict=True):
+    X = dataset.X.toarray() if hasattr(dataset.X, "toarray") else dataset.X
+    for column, feature in zip(X.T, dataset.schema.features, strict=True):
         known = column[np.isfinite(column)]
         if feature.kind == "categorical":
             values = _shortened(feature.categories)

@@ -21,6 +21,8 @@ def _defaults_from(table: Literal["coordinator", "agent"]) -> Callable[..., Path
     def read(context: typer.Context, config: Path | None) -> Path | None:
         if config is not None:
             given = asdict(getattr(read_settings(config), table))
+            if isinstance(given.get("target"), str):
+                given["target"] = [given["target"]]
             context.default_map = {key: value for key, value in given.items() if value is not None}
         return config
 

@@ -16,6 +16,8 @@ _MOST_DAYS = 3_000_000  # about the year 10,000
 _LARGE = 1e3  # from here on six digits are too few to tell neighbours apart
 Unknown = Literal["error", "other"]
 Target = Literal["classes", "labels", "numbers", "none"]
+UNKNOWN = -1
+"""In a matrix of labels: nobody knows whether the row has this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ class Schema:
     """Features and target that all clients of a federation share.
 
     ``target`` says how to read y: ``classes`` (one label per row, ``classes`` lists the values in
-    the order of the model's outputs), ``labels`` (a 0/1 matrix, one column per name in
-    ``classes``), ``numbers`` (regression, ``outputs`` columns) or ``none``. ``target_names`` are
-    the columns of a frame that y was read from, where it was. ``unknown`` says what a category
-    that is not among those of its feature does in a frame: raise an ``error``, or count as an
-    ``other`` one, which is to say as missing.
+    the order of the model's outputs), ``labels`` (a 0/1 matrix, −1 where it is not known, one
+    column per label), ``numbers`` (regression, ``outputs`` columns) or ``none``. ``target_names``
+    are the columns of a frame that y was read from, where it was, and the names of labels.
+    ``unknown`` says what a category that is not among those of its feature does in a frame: raise
+    an ``error``, or count as an ``other`` one, which is to say as missing.
     """
 
     features: tuple[Feature, ...]
@@ -97,6 +99,11 @@ class Schema:
                 hint=f"positive={names[0]!r}" if self.positive else "leave positive= out",
             )
         return replace(self, classes=self.classes[::-1].copy())
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What labels are called: by their columns, or 0, 1, …"""
+        return self.target_names or tuple(str(i) for i in range(self.outputs))
 
     def to_payload(self) -> dict[str, Any]:
         """The schema as plain data."""
@@ -165,20 +172,30 @@ def _are_codes(labels: NDArray[Any], classes: NDArray[Any]) -> bool:
 def infer_target(y: Any) -> tuple[Target, NDArray[Any], int]:
     """Target kind, classes and number of outputs, read from y alone.
 
-    Integers, booleans and text are class labels; floats are numbers, even when they are whole; a
-    0/1 integer matrix holds labels.
+    Integers, booleans and text are class labels; floats are numbers, even when they are whole; an
+    integer matrix of 0, 1 and −1 (unknown) holds labels.
     """
     if y is None:
         return "none", np.empty(0, dtype=np.int64), 0
     y = np.asarray(y)
     if y.ndim == 2:
-        if y.dtype.kind in "bui" and y.size and y.min() >= 0 and y.max() <= 1:
+        if y.dtype.kind in "bui" and y.size and y.min() >= UNKNOWN and y.max() <= 1:
+            check_absent(y)
             return "labels", np.arange(y.shape[1]), y.shape[1]
         return "numbers", np.empty(0, dtype=np.int64), y.shape[1]
     if y.dtype.kind == "f":
         return "numbers", np.empty(0, dtype=np.int64), 1
     classes = np.unique(y)
     return "classes", classes, len(classes)
+
+
+def check_absent(y: NDArray[Any]) -> None:
+    """Refuse labels of 1 and −1 alone: −1 stands for absent there, and here for unknown."""
+    if y.min() == UNKNOWN and y.max() == 1 and (y != 0).all():
+        raise DataError(
+            "labels are 1 and −1, and none is 0: −1 says that a label is unknown",
+            hint="write 0 where a row does not have it: np.where(y < 0, 0, y)",
+        )
 
 
 def infer(X: Any, y: Any = None, *, features: Sequence[Feature | str] | None = None) -> Schema:

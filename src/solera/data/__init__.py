@@ -3,11 +3,13 @@
 from solera.core.schema import Feature, Schema
 from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
+from solera.data.arff import label_names
 from solera.data.client_files import from_files, from_loader
 from solera.data.dataset import Dataset, holdout
 from solera.data.federated import FederatedData
 from solera.data.lazy import LazyData
 from solera.data.multilabel import LabelData, deal_labels
+from solera.data.own_tables import read_table
 from solera.data.stored import StoredData
 
 __all__ = [
@@ -26,4 +28,6 @@ __all__ = [
     "from_pandas",
     "from_torch",
     "holdout",
+    "label_names",
+    "read_table",
 ]

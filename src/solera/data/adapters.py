@@ -35,7 +35,8 @@ def from_pandas(
     Text, booleans and categories become codes, in alphabetical order or that of the category
     dtype; use the latter where several owners must agree on codes. Dates become days since
     1970-01-01, missing values NaN. A target of text, booleans, categories or integers holds
-    classes, one of floats holds numbers; several target columns hold labels (0/1) or numbers.
+    classes, one of floats holds numbers; several target columns hold labels or numbers. A label is
+    1 where a row has it, 0 where it has not, and −1 or missing where nobody knows.
 
     Parameters
     ----------
@@ -166,7 +167,8 @@ def _from_frame(
     y = answer.read(frame)
     whole = _whole(origin, X, y, features, answer.kind, answer.outputs, answer.class_names)
     groups = {} if group is None else {group: target_array(frame[group], f"column {group!r}")}
-    schema = dataclasses.replace(whole.schema, unknown=unknown)
+    named = answer.names if answer.kind == "labels" else ()
+    schema = dataclasses.replace(whole.schema, unknown=unknown, target_names=named)
     return dataclasses.replace(whole, groups=groups, target_names=tuple(answers), schema=schema)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ class SchemaAgreement(Aggregation):
             "views": [
                 {
                     "columns": columns,
-                    "target": [answer["target"], _outputs(answer)],
+                    "target": [answer["target"], _outputs(answer), *_label_names(answer)],
                     "clients": 1,
                     "first": reply.client,
                 }
@@ -176,9 +176,10 @@ class SchemaAgreement(Aggregation):
             Feature(name, kind, tuple(partial["categories"].get(name, ())))
             for name, kind in agreed["columns"]
         )
-        target, outputs = agreed["target"]
+        target, outputs, *names = agreed["target"]
         classes = partial["classes"]
-        schema = Schema(features, target, classes, len(classes) if target == "classes" else outputs)
+        outputs = len(classes) if target == "classes" else outputs
+        schema = Schema(features, target, classes, outputs, tuple(names))
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
 
 
@@ -284,6 +285,11 @@ def missing_values(client: int, columns: list[str]) -> DataError:
         f"client {client} has missing or infinite values in {named}",
         hint="fill them first, for example so.Pipeline(so.FedImputer(), …)",
     )
+
+
+def _label_names(answer: Any) -> Sequence[str]:
+    """Labels are the same only under the same names, in the same order."""
+    return answer.get("target_names", ()) if answer["target"] == "labels" else ()
 
 
 def _outputs(answer: Any) -> int:

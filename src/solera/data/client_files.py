@@ -162,7 +162,7 @@ class _Items:
 
     def read(self, piece: int, columns: Sequence[str] | None) -> Any:
         frame = to_pandas(self._loader[piece])
-        return frame if columns is None else frame[list(columns)]
+        return frame if columns is None else frame[[c for c in columns if c in frame]]
 
 
 class _Layout:
@@ -182,9 +182,14 @@ class _Layout:
         self._group = group
         self._owners: list[NDArray[Any]] = []
         known = [str(name) for name in tables.read(0, None).columns]
-        check_columns([*self._answers, *listed(group), *(columns or ()), *kinds], known)
+        several = len(self._answers) > 1
+        asked = [] if several else self._answers  # a label may be that of other clients
+        check_columns([*asked, *listed(group), *(columns or ()), *kinds], known)
         aside = {*self._answers, *listed(group)}
-        self._exact = None if columns is not None else {*known}
+        self._optional = {*self._answers} if several else set()
+        self._seen: set[str] = set()
+        self._lacking: list[str] = []
+        self._exact = None if columns is not None else {*known, *self._answers}
         chosen = [c for c in (columns or known) if c not in aside]
         if not chosen:
             raise DataError("there is no column to learn from besides the target")
@@ -193,7 +198,10 @@ class _Layout:
         self.rows = np.array([self._look(i) for i in tracked(range(len(tables)), "Reading files")])
         if not self.rows.sum():
             raise DataError(f"{tables.name(0)} has no rows")
+        check_columns(self._answers, [*self._seen])
         self.answer = Answer.of(self._targets, single=isinstance(target, str))
+        if self._lacking and self.answer.kind != "labels":
+            raise DataError(self._lacking[0])
         features = tuple(column.feature() for column in self._features)
         coded = make_schema(features, self.answer.kind, self.answer.outputs)
         self.schema = replace(coded, target_names=tuple(self._answers), unknown=unknown)
@@ -207,16 +215,20 @@ class _Layout:
         frame = self._tables.read(piece, None)
         self._check_alike(where, {str(name) for name in frame.columns})
         for column in (*self._features, *self._targets):
-            column.add(frame[column.name], where)
+            if column.name in frame.columns:
+                column.add(frame[column.name], where)
         if self._group is not None:
             self._owners.append(self._group_of(frame[self._group], where))
         return len(frame)
 
     def _check_alike(self, where: str, names: set[str]) -> None:
         first = self._tables.name(0)
+        self._seen |= names
         for column in (*self._features, *self._targets):
             if column.name not in names:
-                raise DataError(f"{where} has no column {column.name!r}, {first} has")
+                self._lacking.append(f"{where} has no column {column.name!r}, others have")
+                if column.name not in self._optional:
+                    raise DataError(self._lacking[-1])
         if self._group is not None and self._group not in names:
             raise DataError(f"{where} has no column {self._group!r}, {first} has")
         if self._exact is not None and (more := sorted(names - self._exact)):

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
-from solera.core.schema import Feature, Kind, Target
-from solera.data.frames import category_text, category_texts, encode_column, typed
+from solera.core.schema import UNKNOWN, Feature, Kind, Target, check_absent
+from solera.data.frames import (
+    category_text,
+    category_texts,
+    encode_column,
+    sparse_rows,
+    typed,
+)
 
 _FREE_TEXT = 100  # different texts a short column may have
 _MANY_TEXTS = 10_000  # so many, and the rest of the rows is not waited for
@@ -27,7 +33,7 @@ _WORDS = {"bool": "truth values", "number": "numbers", "date": "dates", "text": 
 class Column:
     """One column, as the pieces that were added show it; ``kind`` where it does not go by itself.
 
-    With ``values``, the distinct ones of whole numbers are kept, as a target needs.
+    With ``values``, the distinct ones of whole numbers and labels are kept, as a target needs.
     """
 
     def __init__(self, name: str, kind: Kind | None = None, *, values: bool = False) -> None:
@@ -37,6 +43,8 @@ class Column:
         """Whether all values are integers or truth values by their type."""
         self.complete = True
         """Whether no value is missing or infinite."""
+        self.is_label = True
+        """Whether all values are 0, 1 or −1, as far as they are known."""
         self.values: set[float] = set()
         self._keeps_values = values
         self._rows = 0
@@ -70,8 +78,12 @@ class Column:
                 f"{_WORDS[self._what]} in {self._seen_in}",
                 hint=f"kinds={{{self.name!r}: 'categorical'}} reads both as text",
             )
-        if self._keeps_values and self.whole and what in ("number", "bool"):
-            self.values |= set(series.dropna().astype(float).unique().tolist())
+        if self._keeps_values and known:
+            countable = what in ("number", "bool")
+            values = set(series.dropna().astype(float).unique().tolist()) if countable else {np.nan}
+            self.is_label &= values <= {float(UNKNOWN), 0.0, 1.0}
+            if countable and (self.whole or self.is_label):
+                self.values |= values
         if self.kind == "categorical":
             self._add_categories(series, what, known)
 
@@ -173,8 +185,10 @@ def read_column(series: Any, kind: Kind | None = None) -> tuple[FloatArray, Feat
 
 def read_frame(
     frame: Any, names: Sequence[str], kinds: Mapping[str, Kind]
-) -> tuple[FloatArray, tuple[Feature, ...]]:
+) -> tuple[Any, tuple[Feature, ...]]:
     """These columns of a pandas frame, and what they are."""
+    if not kinds and (sparse := sparse_rows(frame, names)) is not None:
+        return sparse, tuple(Feature(name) for name in names)
     columns = [read_column(frame[name], kinds.get(name)) for name in names]
     return np.column_stack([values for values, _ in columns]), tuple(f for _, f in columns)
 
@@ -184,7 +198,7 @@ def read_frame(
 
 @dataclass(frozen=True)
 class Answer:
-    """How columns of a frame become y: codes of classes, labels (0/1), or numbers."""
+    """How columns of a frame become y: codes of classes, labels (0, 1, −1), or numbers."""
 
     features: tuple[Feature, ...]
     kind: Target
@@ -198,13 +212,17 @@ class Answer:
         """What columns that were looked at with their ``values`` mean as a target.
 
         Text, categories, truth values and integers are classes, other numbers are numbers; several
-        columns hold labels (0/1) or numbers.
+        columns hold labels (0, 1, and −1 or nothing where it is not known) or numbers.
         """
         features = tuple(column.feature() for column in columns)
         if not columns:
             return cls((), "none", single=False)
         if not single:
-            if all(c.whole and c.values <= {0.0, 1.0} for c in columns):
+            if all(c.is_label for c in columns):
+                values = np.array([value for c in columns for value in c.values])
+                if not (values >= 0).any():
+                    raise DataError("no label of any row is known")
+                check_absent(values)
                 return cls(features, "labels", tuple(f.name for f in features), single=False)
             for feature in features:
                 if feature.kind == "categorical":
@@ -231,16 +249,26 @@ class Answer:
         return len(self.class_names) or len(self.features)
 
     def read(self, frame: Any) -> NDArray[Any] | None:
-        """y of the rows of a frame; a missing value is an error."""
+        """y of the rows of a frame; a missing value is an unknown label, or an error."""
         if self.kind == "none":
             return None
+        if self.kind == "labels":
+            return np.column_stack([_labels(frame, feature) for feature in self.features])
         columns = [_complete(frame[feature.name], feature) for feature in self.features]
         y: NDArray[Any] = columns[0] if self.single else np.column_stack(columns)
         if self.kind == "numbers":
             return y
         if self.values:
             return np.searchsorted(np.array(self.values), y).astype(np.int64)
-        return y.astype(np.uint8 if self.kind == "labels" else np.int64)
+        return y.astype(np.int64)
+
+
+def _labels(frame: Any, feature: Feature) -> NDArray[Any]:
+    """A label of every row; it is unknown in a frame without the column."""
+    if feature.name not in frame.columns:
+        return np.full(len(frame), UNKNOWN, dtype=np.int8)
+    values = encode_column(frame[feature.name], feature)
+    return np.nan_to_num(values, nan=UNKNOWN).astype(np.int8)
 
 
 def _complete(series: Any, feature: Feature) -> FloatArray:

@@ -16,6 +16,7 @@ from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
 from solera.core.schema import Feature, Schema, Target, class_codes, infer_target
 from solera.data.files import DatasetInfo
+from solera.data.label_statistics import label_statistics
 
 _SHOWN = 6
 
@@ -26,10 +27,11 @@ class Dataset:
 
     ``X`` is a NumPy array, or a SciPy CSR matrix where the source is sparse. Categorical columns
     hold codes 0, 1, … into the categories of the schema, NaN is missing. ``y`` holds class codes
-    (``class_names`` says what they stand for), a 0/1 matrix with one column per label, numbers, or
-    is None where there is no target. ``source`` says where the rows were read from. ``groups``
-    names what every training row belongs to, for example ``groups["course"]``, and
-    ``groups_test`` the same for the test rows; :class:`ByGroup` makes clients of them.
+    (``class_names`` says what they stand for), a 0/1 matrix with one column per label (−1 where it
+    is not known), numbers, or is None where there is no target. ``source`` says where the rows were
+    read from. ``groups`` names what every training row belongs to, for example
+    ``groups["course"]``, and ``groups_test`` the same for the test rows; :class:`ByGroup` makes
+    clients of them.
     ``target_names`` are the columns of a frame that y was read from.
     """
 
@@ -88,6 +90,9 @@ class Dataset:
             f"  target    {self._target()}",
             f"  source    {self.source}",
         ]
+        if self.schema.target == "labels":
+            about = label_statistics(self.y, self.schema.label_names).lines()
+            lines += [f"  {name}: {text}" for name, text in about]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -113,13 +118,10 @@ class Dataset:
 
     def _target(self) -> str:
         text = _outputs(self.schema)
-        if not self.class_names:
+        if not self.class_names or self.schema.target == "labels":
             return text
-        if self.schema.target == "classes":
-            codes = class_codes(self.y, self.schema.classes)
-            counts = np.bincount(codes, minlength=len(self.class_names))
-        else:
-            counts = self.y.sum(axis=0, dtype=np.int64)
+        codes = class_codes(self.y, self.schema.classes)
+        counts = np.bincount(codes, minlength=len(self.class_names))
         shares = counts / max(1, len(self.y))
         shown = [f"{n} {s:.1%}" for n, s in zip(self.class_names[:_SHOWN], shares, strict=False)]
         more = ["…"] if len(self.class_names) > _SHOWN else []
@@ -161,7 +163,10 @@ def divided(
         y=y[~marked],
         X_test=X[marked],
         y_test=y[marked],
-        schema=make_schema(tuple(features), info.target, info.outputs),
+        schema=replace(
+            make_schema(tuple(features), info.target, info.outputs),
+            target_names=class_names if info.target == "labels" else (),
+        ),
         name=info.name,
         title=info.title,
         source=source,
@@ -186,7 +191,7 @@ def held_out(owner: str, y: NDArray[Any], target: Target, test: float, seed: int
     check_values(owner, {"test": ProperFraction}, {"test": test})
     order = rng.generator(seed, "datasets.held_out").permutation(len(y))
     if target == "labels":
-        y = np.unique(np.packbits(y, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+        y = np.unique(np.packbits(y > 0, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     if target in ("classes", "labels"):
         order = order[np.argsort(y[order], kind="stable")]
     taken = np.diff(np.floor(np.arange(len(y) + 1) * test + 0.5)) > 0

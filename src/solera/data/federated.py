@@ -283,7 +283,7 @@ class FederatedData:
         return view
 
     def class_counts(self) -> IntArray | None:
-        """Rows of each class (or positive labels) per client, or None without classes."""
+        """Rows of each class (or with each label) per client, or None without classes."""
         if self.schema.target not in ("classes", "labels"):
             return None
         from solera.data.summary import class_counts
@@ -295,20 +295,32 @@ class FederatedData:
 
     def summary(self) -> Summary:
         """Sizes, label entropy and distance from IID."""
+        from solera.data.label_statistics import label_statistics
         from solera.data.summary import summarise
 
+        several = self.schema.target == "labels"
         return summarise(
-            np.diff(self.offsets), self.class_counts(), self.left_over, self._class_names()
+            np.diff(self.offsets),
+            self.class_counts(),
+            self.left_over,
+            self._class_names(),
+            label_statistics(self.y, self.schema.label_names) if several else None,
         )
 
     def plot(self, **options: Any) -> Any:
         """The client × class heat map, as a matplotlib figure."""
-        from solera.data.summary import plot_counts
+        from solera.data.summary import class_counts, plot_counts
 
-        known = {"class_names": self._class_names(), "client_names": self.names}
-        return plot_counts(np.diff(self.offsets), self.class_counts(), **{**known, **options})
+        known = None
+        if self.schema.target == "labels":
+            known = class_counts(self.y >= 0, np.arange(self.offsets[-1]), self.offsets)
+        names = {"class_names": self._class_names(), "client_names": self.names}
+        counts = self.class_counts()
+        return plot_counts(np.diff(self.offsets), counts, known=known, **{**names, **options})
 
     def _class_names(self) -> Sequence[Any] | None:
+        if self.schema.target == "labels":
+            return self.schema.label_names
         return self.schema.classes.tolist() if self.schema.target == "classes" else None
 
     def __repr__(self) -> str:

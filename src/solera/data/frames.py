@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError, MissingExtra
-from solera.core.schema import Feature, Schema, Unknown, numbered
+from solera.core.schema import UNKNOWN, Feature, Schema, Unknown, numbered
 from solera.data.files import require_pandas
 
 _SHOWN = 6
@@ -56,7 +56,9 @@ def to_pandas(frame: Any) -> Any:
 
 
 def typed(series: Any) -> Any:
-    """A column of Python objects with the type its values share, if they do."""
+    """A column of Python objects with the type its values share, if they do; a sparse one whole."""
+    if hasattr(series.dtype, "fill_value"):
+        series = series.sparse.to_dense()
     series = series.infer_objects()
     return series.convert_dtypes() if series.dtype == object else series
 
@@ -93,8 +95,8 @@ def _codes(series: Any, feature: Feature, unknown: Unknown) -> FloatArray:
     strangers = [text for text in texts if text not in place]
     if strangers and unknown == "error":
         raise DataError(
-            f"column {feature.name!r} holds {_listed(map(repr, strangers))}, which was not there "
-            f"in training; known are {_listed(map(repr, feature.categories)) or 'none'}",
+            f"column {feature.name!r} holds {some_of(map(repr, strangers))}, which was not there "
+            f"in training; known are {some_of(map(repr, feature.categories)) or 'none'}",
             hint='with unknown="other" in so.simulate such a value counts as missing',
         )
     table = np.array([place.get(text, np.nan) for text in texts] + [np.nan], dtype=np.float64)
@@ -143,23 +145,35 @@ def _days(series: Any, name: str) -> FloatArray:
     return np.where(np.isnat(micros), np.nan, days)
 
 
-def encode_frame(frame: Any, schema: Schema) -> FloatArray:
+def encode_frame(frame: Any, schema: Schema) -> Any:
     """The rows of a frame as the columns of a schema, whatever their order in the frame.
 
-    Columns that the schema does not name are passed over. A frame for a schema without names, as
-    that of arrays is, is read by position.
+    Sparse columns become a CSR matrix. Columns that the schema does not name are passed over. A
+    frame for a schema without names, as that of arrays is, is read by position.
     """
     frame = to_pandas(frame)
     features = schema.features
     if features == numbered(len(features)) and not {f.name for f in features} & {*frame.columns}:
         features = tuple(Feature(name) for name in frame.columns)
-    check_columns([feature.name for feature in features], frame.columns)
+    names = [feature.name for feature in features]
+    check_columns(names, frame.columns)
+    numeric = all(feature.kind == "numeric" for feature in features)
+    if numeric and (sparse := sparse_rows(frame, names)) is not None:
+        return sparse
     types = dict(frame.dtypes)
     plain = [f.name for f in features if f.kind == "numeric" and _is_plain(types[f.name])]
     if len(plain) == len(features):  # at once: many times faster than column by column
         return np.ascontiguousarray(frame[plain].to_numpy(dtype=np.float64))
     columns = [encode_column(frame[f.name], f, schema.unknown) for f in features]
     return np.column_stack(columns)
+
+
+def sparse_rows(frame: Any, names: Sequence[str]) -> Any:
+    """These columns as a CSR matrix, where all are sparse with 0 in between; None otherwise."""
+    types = dict(frame.dtypes)
+    if all(getattr(types[name], "fill_value", None) == 0 for name in names):
+        return frame[list(names)].sparse.to_coo().tocsr()
+    return None
 
 
 def _is_plain(dtype: Any) -> bool:
@@ -175,10 +189,10 @@ def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
         return
     nearest = {name: get_close_matches(name, known, n=1) for name in absent}
     meant = [f"{found[0]!r} for {name!r}" for name, found in nearest.items() if found]
-    hint = f"there are {_listed(known, 20)}"
+    hint = f"there are {some_of(known, 20)}"
     if meant:
-        hint = f"did you mean {_listed(meant)}? {hint}"
-    raise DataError(f"there is no column {_listed(map(repr, absent))}", hint=hint)
+        hint = f"did you mean {some_of(meant)}? {hint}"
+    raise DataError(f"there is no column {some_of(map(repr, absent))}", hint=hint)
 
 
 def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
@@ -199,7 +213,7 @@ def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
     if is_text != (schema.classes.dtype.kind in "US"):
         raise DataError(
             f"y holds {values.flat[0].item()!r}, the classes are "
-            f"{_listed(repr(c) for c in schema.classes.tolist())}",
+            f"{some_of(repr(c) for c in schema.classes.tolist())}",
             hint="so.simulate(dataset) and so.simulate(frame, target=…) keep the names of classes; "
             "dataset.with_class_names() has y and y_test with them",
         )
@@ -207,7 +221,7 @@ def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
 
 
 def target_array(y: Any, name: str = "y") -> NDArray[Any]:
-    """A target (array, list, or column of a frame) as an array without missing values."""
+    """A target (array, list, or column of a frame) as an array; labels are −1 where unknown."""
     if is_frame(y):
         y = to_pandas(y)
     values = np.asarray(y)
@@ -219,6 +233,8 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
     if values.dtype.kind == "T":  # NumPy's strings of any length
         values = values.astype(object)
     missing = _missing(values)
+    if missing.any() and values.ndim == 2 and _are_labels(values, ~missing):
+        return np.where(missing, UNKNOWN, values).astype(np.int8)
     if missing.any():
         rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
         raise DataError(
@@ -241,6 +257,12 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
     return values[:, 0]
 
 
+def _are_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> bool:
+    """Whether what is known is 0, 1 or −1, and the rest is a gap and not infinite."""
+    infinite = values.dtype.kind == "f" and np.isinf(values).any()
+    return not infinite and bool(np.isin(values[known], (UNKNOWN, 0, 1)).all())
+
+
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     if values.dtype.kind == "f":
         return np.asarray(~np.isfinite(values), dtype=np.bool_)
@@ -256,6 +278,6 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _listed(words: Any, most: int = _SHOWN) -> str:
+def some_of(words: Any, most: int = _SHOWN) -> str:
     words = list(words)
     return ", ".join(words[:most]) + (", …" if len(words) > most else "")

@@ -7,7 +7,7 @@ it is −1, and learners and metrics leave it out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
-from solera.core.schema import Schema, numbered
-from solera.data.dataset import held_out
+from solera.core.schema import UNKNOWN, Schema, infer
+from solera.data.adapters import from_pandas
+from solera.data.arrays import check_rows
+from solera.data.dataset import Dataset, held_out
 from solera.data.dealing import offsets_of
 from solera.data.federated import FederatedData
-
-UNKNOWN = -1
+from solera.data.files import require_pandas
+from solera.data.frames import is_frame
 
 
 @dataclass(frozen=True)
@@ -36,31 +38,33 @@ class LabelData:
 
 def deal_labels(
     X: Any,
-    y: Any,
-    labels: Sequence[int] | Sequence[Sequence[int]],
+    y: Any = None,
+    labels: Sequence[int] | Sequence[Sequence[int | str]] = (),
     *,
+    target: Sequence[str] | None = None,
     test: float = 0.1,
     validation: float = 0.2,
     local_test: float = 0.2,
-    noise: float = 0.5,
+    noise: float = 0.0,
     absolute: bool = False,
     seed: int = 0,
 ) -> LabelData:
     """Deal rows and labels as in the experiments of MLFedAvg.
 
-    The share ``test`` is held out for all. The other rows are dealt evenly. ``labels`` says how
-    many labels each client gets, drawn at random so that no label has two owners, or which ones;
-    then they may overlap. Rows without any label of their owner are dropped. Client k's features
-    get noise N(0, σ_k²) with σ_k drawn from U(0, ``noise``); with ``absolute`` the absolute value
-    of the noise is added, as the reference program did. Each client sets rows aside.
+    ``X`` and ``y`` are arrays, or both frames, whose columns name features and labels; or ``X`` is
+    a frame with its labels, the columns ``target``, or a :class:`Dataset`, of which the training
+    rows are dealt. The share ``test`` is held out for all. The other rows are dealt evenly.
+    ``labels`` says how many labels each client gets, drawn at random so that no label has two
+    owners, or which ones, by number or name; then they may overlap. Rows without any label of their
+    owner are dropped. With ``noise``, as in the thesis 0.5, client k's features get N(0, σ_k²) with
+    σ_k drawn from U(0, ``noise``); with ``absolute`` the absolute value of the noise is added, as
+    the reference program did. Each client sets rows aside.
     """
-    y = np.asarray(y)
-    if y.ndim != 2 or not np.isin(y, (0, 1)).all():
-        raise DataError("deal_labels needs a matrix of labels 0 and 1")
+    X, y, schema = _matrices(X, y, target)
     draw = rng.generator(seed, "multilabel")
     in_test = held_out("deal_labels", y, "numbers", test, seed)
     X_test, y_test = _dense(X[in_test]), y[in_test].astype(np.int8)
-    owned = _owned(labels, y.shape[1], draw)
+    owned = _owned(labels, schema.label_names, draw)
     rows = draw.permutation(np.flatnonzero(~in_test))
     parts, targets = [], []
     for dealt_rows, own in zip(np.array_split(rows, len(owned)), owned, strict=True):
@@ -68,16 +72,15 @@ def deal_labels(
         deviation = draw.uniform(0, noise)
         added = draw.normal(0, deviation, (len(kept), X.shape[1])) if noise else 0.0
         parts.append((_dense(X[kept]) + (np.abs(added) if absolute else added)).astype(np.float32))
-        target = np.full((len(kept), y.shape[1]), UNKNOWN, dtype=np.int8)
-        target[:, own] = y[kept][:, own]
-        targets.append(target)
+        known = np.full((len(kept), y.shape[1]), UNKNOWN, dtype=np.int8)
+        known[:, own] = y[kept][:, own]
+        targets.append(known)
     sizes = np.array([len(part) for part in parts])
     if not sizes.all():
         raise DataError(
             f"client {sizes.argmin()} has no row with one of its labels",
             hint="give it more labels, or use another seed",
         )
-    schema = Schema(numbered(X.shape[1]), "labels", np.arange(y.shape[1]), y.shape[1])
     offsets = offsets_of(sizes)
     dealt = FederatedData(np.concatenate(parts), np.concatenate(targets), offsets, schema=schema)
     if validation or local_test:
@@ -85,18 +88,41 @@ def deal_labels(
     return LabelData(dealt, owned, X_test, y_test)
 
 
-def _owned(labels: Sequence[Any], known: int, draw: np.random.Generator) -> tuple[IntArray, ...]:
-    if all(isinstance(each, int | np.integer) for each in labels):
+def _matrices(X: Any, y: Any, target: Sequence[str] | None) -> tuple[Any, Any, Schema]:
+    """Rows, labels, and what they are called."""
+    if is_frame(X):
+        whole = X if y is None else require_pandas("labels").concat([X, y], axis=1)
+        X = from_pandas(whole, target=list(y.columns if target is None else target))
+    if isinstance(X, Dataset):
+        X, y, schema = X.X, X.y, X.schema
+    else:
+        names = tuple(map(str, getattr(y, "columns", ())))
+        X, y = check_rows(X, y)
+        schema = replace(infer(X, y), target_names=names)
+    if schema.target != "labels" or (y < 0).any():
+        raise DataError("deal_labels needs a matrix of labels 0 and 1")
+    return X, y, schema
+
+
+def _owned(
+    labels: Sequence[Any], names: Sequence[str], draw: np.random.Generator
+) -> tuple[IntArray, ...]:
+    known = len(names)
+    if labels and all(isinstance(each, int | np.integer) for each in labels):
         if min(labels) < 1 or sum(labels) > known:
             raise UsageError.of(
                 "deal_labels", "labels", list(labels), f"must be counts that sum to ≤ {known}"
             )
         order = draw.permutation(known)
         return tuple(np.sort(part) for part in np.split(order, np.cumsum(labels))[:-1])
-    owned = tuple(np.unique(np.asarray(each, dtype=np.int64)) for each in labels)
-    if any(not len(own) or own[0] < 0 or own[-1] >= known for own in owned):
-        raise UsageError.of("deal_labels", "labels", labels, f"must be label numbers below {known}")
-    return owned
+    place = {name: number for number, name in enumerate(names)}
+    chosen = [[place.get(label, label) for label in each] for each in labels]
+    if not chosen or not all(each and {*each} <= {*range(known)} for each in chosen):
+        shown = ", ".join(names[:10])
+        raise UsageError.of(
+            "deal_labels", "labels", labels, f"must be label numbers below {known} or of {shown}"
+        )
+    return tuple(np.unique(each) for each in chosen)
 
 
 def _dense(X: Any) -> NDArray[np.float32]:

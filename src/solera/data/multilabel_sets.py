@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
+from solera.data.arff import read_arff
 from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, locate, reading
@@ -44,15 +45,13 @@ def load(
 
 def _arff(path: Path) -> dict[str, NDArray[Any]]:
     """A dense set in the format of Mulan and Meka: columns of {0,1} are the labels."""
-    from scipy.io import arff
-
-    rows, about = arff.loadarff(path)
-    labels = [name for name in about.names() if about[name][0] == "nominal"]
-    features = [name for name in about.names() if name not in labels]
+    frame = read_arff(path)
+    labels = [name for name in frame.columns if frame[name].dtype.kind == "i"]
+    features = [name for name in frame.columns if name not in labels]
     return {
         "format": np.array("dense"),
-        "X": np.column_stack([rows[name] for name in features]),
-        "Y": np.column_stack([rows[name].astype(np.int64) for name in labels]),
+        "X": frame[features].to_numpy(),
+        "Y": frame[labels].to_numpy(),
         "feature_names": np.array(features),
         "label_names": np.array(labels),
     }

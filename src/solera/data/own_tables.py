@@ -1,6 +1,7 @@
 """A table of one's own, as a frame or as a data set: a file, a folder of files, or a query.
 
 patients.csv  patients.csv.gz  patients.parquet     one file
+yeast.arff                                          labels that yeast.xml names, as MULAN has them
 exports/                                            all such files of a folder, by name
 sql:postgresql://reader@db/cardio#SELECT age, …     a query; nothing is ever committed
 """
@@ -20,6 +21,7 @@ from solera.core.constraints import ProperFraction
 from solera.core.errors import DataError, MissingExtra, UsageError
 from solera.core.schema import Kind, Unknown
 from solera.data.adapters import from_pandas
+from solera.data.arff import label_names
 from solera.data.dataset import Dataset, held_out
 from solera.data.files import require_pandas
 from solera.data.table_files import ENDINGS, TableFile, table_files
@@ -52,18 +54,20 @@ def own(
 ) -> Dataset:
     """A table of one's own as a :class:`Dataset`, of which the share ``test`` is held out.
 
-    Columns are read as by :func:`solera.from_pandas`; test rows are drawn within each class.
+    Columns are read as by :func:`solera.from_pandas`; test rows are drawn within each class. An XML
+    file of MULAN as the ``target`` names the labels.
     """
-    reading: dict[str, Any] = {"target": target, "group": group, "columns": columns}
+    answers = target_columns(file, target)
+    reading: dict[str, Any] = {"target": answers, "group": group, "columns": columns}
     whole = from_pandas(read_table(file), kinds=kinds, unknown=unknown, **reading)
-    if not len(whole.X):
+    if not whole.X.shape[0]:
         raise DataError(f"{_shown(file)} has no rows")
-    strata = np.zeros(len(whole.X), dtype=np.int64) if whole.y is None else whole.y
+    strata = np.zeros(whole.X.shape[0], dtype=np.int64) if whole.y is None else whole.y
     marked = held_out("data", strata, whole.schema.target, test, seed)
     return replace(
         whole,
         name=table_name(file),
-        title=f"{len(whole.X):,} rows of one's own",
+        title=f"{whole.X.shape[0]:,} rows of one's own",
         source=_shown(file),
         X=whole.X[~marked],
         y=None if whole.y is None else whole.y[~marked],
@@ -72,6 +76,14 @@ def own(
         groups={name: values[~marked] for name, values in whole.groups.items()},
         groups_test={name: values[marked] for name, values in whole.groups.items()},
     )
+
+
+def target_columns(file: str, target: Any) -> Any:
+    """The columns to predict, also those that an XML file names, which may lie beside the table."""
+    if not isinstance(target, str) or not target.endswith(".xml"):
+        return target
+    beside = Path(file).parent / target
+    return label_names(beside if beside.is_file() else target)
 
 
 def table_name(file: str) -> str:

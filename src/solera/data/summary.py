@@ -15,6 +15,7 @@ from solera.core.errors import DataError
 from solera.core.pictures import new_figure
 from solera.core.rng import generator
 from solera.core.schema import class_codes
+from solera.data.label_statistics import LabelStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Summary:
     clients, in bits, of the entropy of their labels; ``max_entropy`` is that of equally frequent
     labels. The distance of a client from IID is the total variation ½ Σ_c |p_k(c) − p(c)| between
     its label distribution and that of all clients together: 0 for the same mix, near 1 for nothing
-    in common. ``distance`` is the mean weighted by rows, ``max_distance`` the largest.
+    in common. ``distance`` is the mean weighted by rows, ``max_distance`` the largest. With unknown
+    ``labels`` there is no mix of a client, hence no entropy and no distance.
     """
 
     clients: int
@@ -41,6 +43,7 @@ class Summary:
     max_entropy: float | None = None
     distance: float | None = None
     max_distance: float | None = None
+    labels: LabelStatistics | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain data."""
@@ -56,11 +59,15 @@ class Summary:
                 f"{self.mean:,.1f} mean, {self.largest:,} max",
             ),
         ]
-        if self.class_rows is not None:
+        if self.labels is not None:
+            lines += self.labels.lines()
+        elif self.class_rows is not None:
             shown = [f"{name}: {rows:,}" for name, rows in list(self.class_rows.items())[:10]]
             more = len(self.class_rows) - len(shown)
+            text = ", ".join(shown) + (f" and {more} more" if more else "")
+            lines.append(("rows per class", text))
+        if self.entropy is not None:
             lines += [
-                ("rows per class", ", ".join(shown) + (f" and {more} more" if more else "")),
                 ("label entropy", f"{self.entropy:.2f} of {self.max_entropy:.2f} bits"),
                 ("distance from IID", f"{self.distance:.3f} mean, {self.max_distance:.3f} max"),
             ]
@@ -79,8 +86,12 @@ def summarise(
     counts: ArrayLike | None = None,
     left_over: int = 0,
     class_names: Sequence[Any] | None = None,
+    labels: LabelStatistics | None = None,
 ) -> Summary:
-    """Describe clients by their numbers of rows and, clients × classes, of rows of every class."""
+    """Describe clients by their numbers of rows and, clients × classes, of rows of every class.
+
+    Where some ``labels`` are unknown, clients are not compared by their mixes.
+    """
     sizes = np.asarray(sizes)
     if not len(sizes):
         raise DataError("there are no clients to summarise")
@@ -98,9 +109,12 @@ def summarise(
         return summary
     table = _table(counts, len(sizes))
     names = _names(class_names, table.shape[1])
+    if labels is not None and {*labels.known.values()} != {summary.rows}:
+        return replace(summary, labels=labels)
     entropy, distance = _entropy_and_distance(table)
     return replace(
         summary,
+        labels=labels,
         class_rows=dict(zip(names, table.sum(axis=0).tolist(), strict=True)),
         entropy=_mean(entropy),
         max_entropy=float(np.log2(max(table.shape[1], 1))),
@@ -121,7 +135,7 @@ def class_counts(
     clients = len(offsets) - 1
     owners = np.repeat(np.arange(clients), np.diff(offsets))
     if y.ndim == 2:
-        held, codes = y[index].nonzero()
+        held, codes = (y[index] > 0).nonzero()
         owners, width = owners[held], y.shape[1]
     else:
         if y.dtype.kind in "fc":
@@ -135,6 +149,7 @@ def plot_counts(
     sizes: ArrayLike,
     counts: ArrayLike | None,
     *,
+    known: ArrayLike | None = None,
     ax: Any = None,
     class_names: Sequence[Any] | None = None,
     client_names: Sequence[str] = (),
@@ -142,6 +157,7 @@ def plot_counts(
 ) -> Any:
     """A matplotlib figure: the clients × classes heat map with sizes, or sizes alone.
 
+    Labels that a client does not know, with 0 rows in which they are ``known``, are left empty.
     Of more than ``max_clients`` clients an evenly spaced sample is shown; the title says so.
     """
     sizes = np.asarray(sizes)
@@ -161,14 +177,20 @@ def plot_counts(
 
     table = _table(counts, len(sizes))
     names = _names(class_names, table.shape[1])
+    axis = "class"
+    if known is not None:
+        axis = "label, empty where unknown"
+        table = np.ma.masked_where(_table(known, len(sizes)) == 0, table)
     image = ax.imshow(table[shown], aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
-    ax.set_xlabel("class")
+    ax.set_xlabel(axis)
     ticks = _ticks(len(names))
     ax.set_xticks(ticks, [names[i] for i in ticks], rotation=45 if max(map(len, names)) > 3 else 0)
     side = ax.inset_axes((1.03, 0, 0.25, 1), sharey=ax)
     _bars(side, sizes[shown], shown, client_names)
     side.tick_params(labelleft=False)
-    ax.figure.colorbar(image, ax=ax, label="rows of the class")
+    ax.figure.colorbar(
+        image, ax=ax, label="rows of the class" if known is None else "rows with the label"
+    )
     return ax.figure
 
 

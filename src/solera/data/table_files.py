@@ -1,4 +1,4 @@
-"""CSV and Parquet files of rows: whole, or in pieces that can be read one by one."""
+"""CSV, Parquet and ARFF files of rows: whole, or in pieces that can be read one by one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from solera.core.errors import DataError, MissingExtra
-from solera.data.files import require_pandas
+from solera.data.arff import read_arff
+from solera.data.files import reading, require_pandas
 
-ENDINGS = (".csv", ".csv.gz", ".parquet")
+ENDINGS = (".csv", ".csv.gz", ".parquet", ".arff")
 _MISSING = ("", "?", "NA", "NaN", "nan", "NULL", "null")
 _PIECE = 8 << 20  # bytes of lines that are read together
 
@@ -48,18 +49,19 @@ class TableFile:
         return [self]
 
     def read(self, columns: Sequence[str] | None = None) -> Any:
-        """These columns, or all, as a pandas frame."""
+        """Those of these columns that are there, or all, as a pandas frame."""
         with self._errors():
             if self.path.name.endswith(".parquet"):
                 return self._row_groups(columns)
             if self.path.name.endswith(ENDINGS):
-                frame = self._lines()
-                return frame if columns is None else frame[list(columns)]
+                frame = self._arff() if self.path.name.endswith(".arff") else self._lines()
+                return frame if columns is None else frame[[c for c in columns if c in frame]]
         raise DataError(f"{self.path} is none of {', '.join(ENDINGS)}")
 
     def _row_groups(self, columns: Sequence[str] | None) -> Any:
         with self._parquet() as file:
-            chosen = None if columns is None else list(columns)
+            there = {*file.schema_arrow.names}
+            chosen = None if columns is None else [name for name in columns if name in there]
             if self.part is not None:
                 table = file.read_row_group(self.part, chosen, use_threads=False)
             else:
@@ -72,6 +74,10 @@ class TableFile:
         except ImportError:
             raise MissingExtra.of(f"reading {self.path.name}", "arrow") from None
         return ParquetFile(self.path, pre_buffer=False)
+
+    def _arff(self) -> Any:
+        with reading(self.path):
+            return read_arff(self.path)
 
     def _lines(self) -> Any:
         pandas = require_pandas("a table of one's own")

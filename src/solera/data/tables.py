@@ -120,17 +120,17 @@ def encode(cells: Cells) -> tuple[FloatArray, tuple[str, ...]]:
     except ValueError:
         values = sorted(present)
         categories = tuple(values)
-    return _looked_up(cells, {value: float(code) for code, value in enumerate(values)}), categories
+    return looked_up(cells, {value: float(code) for code, value in enumerate(values)}), categories
 
 
 def numbers(name: str, cells: Cells) -> FloatArray:
     try:
-        return _looked_up(cells, {value: float(value) for value in set(cells) - _MISSING})
+        return looked_up(cells, {value: float(value) for value in set(cells) - _MISSING})
     except ValueError as error:
         raise DataError(f"column {name}: {error}") from error
 
 
-def _looked_up(cells: Cells, numbers: dict[str, float]) -> FloatArray:
+def looked_up(cells: Cells, numbers: dict[str, float]) -> FloatArray:
     """The number of each cell, NaN where missing: distinct cells are far fewer than cells."""
     numbers.update(dict.fromkeys(_MISSING, np.nan))
     return np.fromiter(map(numbers.__getitem__, cells), np.float64, len(cells))

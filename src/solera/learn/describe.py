@@ -21,7 +21,14 @@ from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, SchemaAgreement
 from solera.data.agreement import describe as describe_columns
 from solera.evaluation.counts import ratio
-from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
+from solera.learn.description import (
+    MISSING,
+    OTHER,
+    column_of_cells,
+    count_cells,
+    sum_products,
+    with_labels,
+)
 from solera.learn.evaluation import Gather
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
@@ -39,7 +46,8 @@ class Description:
 
     Parameters
     ----------
-    schema: the columns, with the categories and classes that may be named.
+    schema: the columns, with the categories and classes that may be named; every label is one more
+        column of its name, absent or present, and misses where it is unknown.
     names: what the clients are called.
     rows: that every client trains on; those it sets aside are in none of these numbers.
     missing: clients × columns, how many values miss.
@@ -251,13 +259,14 @@ class Describe(Component):
             edges = _edges(found, self.bins)
             last = len(LEVELS) + 1
             _, below = _each(federation, count, {"edges": edges}, noise, round=last)
+            schema = with_labels(schema)
             columns = [{"categories": list(f.categories)} for f in schema.features]
             ask = {"columns": columns, "classes": schema.classes}
             ids, counts = _each(federation, count_cells, ask, noise)
             correlations = _correlations(federation) if noise is None else None
         cell = column_of_cells(ask)
-        tables = [counts["cells"][:, cell == j] for j in range(width)]
-        categorical = np.array([f.kind == "categorical" for f in schema.features])
+        tables = [counts["cells"][:, cell == j] for j in range(len(columns))]
+        categorical = np.array([f.kind == "categorical" for f in schema.features[:width]])
         found[categorical] = np.nan
         return Description(
             schema=schema,
@@ -289,8 +298,8 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     These are the rows that clients train on: those set aside to validate or to test are not looked
     at before a model is judged.
 
-    Rows, missing values, quantiles, histograms, categories, classes, correlations and drift. The
-    smallest and the largest value are not asked for. Behind a gate counts of fewer than
+    Rows, missing values, quantiles, histograms, categories, classes, labels, correlations and
+    drift. The smallest and the largest value are not asked for. Behind a gate counts of fewer than
     ``min_count`` rows are withheld and rare categories and classes not named; correlations need a
     policy that allows Gram matrices, such as "training". With ``dp``
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no

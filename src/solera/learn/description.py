@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -14,6 +15,7 @@ from solera.core.disclosure.gram import Gram, Member
 from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError
 from solera.core.release import Cells
+from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
@@ -29,7 +31,7 @@ class ColumnNames(TypedDict):
 
 
 class CountRows(TypedDict):
-    """What ``describe.counts`` takes: a list of categories for every column, and the classes."""
+    """What ``describe.counts`` takes: categories of every column and label, and the classes."""
 
     columns: list[ColumnNames]
     classes: Annotated[Array, Classes()]
@@ -42,9 +44,19 @@ def column_of_cells(ask: Any) -> IntArray:
     return np.repeat(np.arange(len(sizes)), sizes)
 
 
+def with_labels(schema: Schema) -> Schema:
+    """The schema with each of several labels as one more column, and no classes."""
+    if schema.target != "labels":
+        return schema
+    labels = [Feature(name, "categorical", ("absent", "present")) for name in schema.label_names]
+    return replace(schema, features=(*schema.features, *labels), classes=schema.classes[:0])
+
+
 def _cell_of_rows(client: Client, ask: Any) -> IntArray:
-    """The cell of every row in each column: rows × columns."""
-    X, features = dense(client.data.X), client.data.schema.features
+    """The cell of every row in each column and label: rows × columns."""
+    X, features = dense(client.data.X), with_labels(client.data.schema).features
+    if client.data.y is not None and len(features) > X.shape[1]:
+        X = np.column_stack([X, np.where(client.data.y < 0, np.nan, client.data.y)])
     if len(features) != len(ask["columns"]):
         raise DataError(f"client {client.id} has {len(features)} columns, others are asked")
     place = np.full(X.shape, OTHER)

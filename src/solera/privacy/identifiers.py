@@ -1,7 +1,13 @@
 """Identifiers as people write them, made comparable by a rule that all parties declare.
 
+``plain``
+    without case and outer spaces, in Unicode's composed form (NFC): ``" José  GARCÍA-1"`` is
+    ``"josé  garcía-1"``. The default: nothing that tells two people apart is taken away.
 ``exact``
-    as it is, in Unicode's composed form (NFC).
+    as it is, in Unicode's composed form.
+
+Looser rules join identifiers that differ in what they leave out, -5 with 5 and 1-2 with 12:
+
 ``text``
     without case, accents, spaces and punctuation: ``" José  GARCÍA-1"`` is ``"josegarcia1"``.
 ``digits``
@@ -24,7 +30,7 @@ import numpy as np
 from solera.core.clients import Array, IntArray
 from solera.core.errors import DataError
 
-Normalisation = Literal["exact", "text", "digits", "date"]
+Normalisation = Literal["plain", "exact", "text", "digits", "date"]
 
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})[-/. ](\d{1,2})[-/. ](\d{1,2})(?!\d)")
 _DAY_FIRST = re.compile(r"(?<!\d)(\d{1,2})[-/. ](\d{1,2})[-/. ](\d{4})(?!\d)")
@@ -32,7 +38,9 @@ _DAY_FIRST = re.compile(r"(?<!\d)(\d{1,2})[-/. ](\d{1,2})[-/. ](\d{4})(?!\d)")
 
 def normalise(identifier: str, rule: Normalisation) -> str:
     """The identifier as it is compared."""
-    if rule == "exact":
+    if rule == "plain":
+        identifier = identifier.strip().casefold()
+    if rule in ("plain", "exact"):
         return unicodedata.normalize("NFC", identifier)
     if rule == "digits":
         digits = "".join(str(unicodedata.digit(c)) for c in identifier if c.isdigit())

@@ -182,8 +182,9 @@ def one_method(data: Set, seed: int, method: str, rounds: int, stopped: int) -> 
     X, y = so.datasets.load(data.name, test=0.0).all
     core = so.nn.mlp(X.shape[1], 100, 20)
     kind, _, noise = method.partition(", ")
-    rows = {} if noise else {"validation": 0.08}  # the program's 72/8/20
-    dealt = deal_labels(X, y, data.labels, absolute=noise != NOISES[False], seed=seed, **rows)
+    validation = 0.2 if noise else 0.08  # the program's 72/8/20
+    options: dict[str, Any] = {"absolute": noise != NOISES[False], "validation": validation}
+    dealt = deal_labels(X, y, data.labels, noise=0.5, seed=seed, **options)
     if kind == ALONE:
         learner = so.MLFedAvg(core, rounds=1, epochs=stopped, **BASELINE)
     elif kind in IMPROVEMENTS:

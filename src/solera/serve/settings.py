@@ -50,7 +50,7 @@ class AgentSettings:
     data: str | None = None
     policy: str | None = None
     token_file: str | None = None
-    target: str | None = None
+    target: str | list[str] | None = None
     id: str | None = None
     test: Annotated[float, Meta(ge=0, le=0.9)] | None = None
     folder: str | None = None

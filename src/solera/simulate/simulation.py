@@ -279,7 +279,7 @@ def _open(
         agreed = replace(agreed, unknown=dataset.schema.unknown)
         return dataset.X, y, schema or agreed, partition
     named = dataset.with_class_names()
-    agreed = replace(named.schema, target_names=dataset.target_names)
+    agreed = replace(named.schema, target_names=dataset.target_names or named.schema.target_names)
     return named.X, named.y, schema or agreed, partition
 
 

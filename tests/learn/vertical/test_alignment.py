@@ -69,6 +69,21 @@ def test_no_row_in_common(people, columns):
         Aligned().fit(fed)
 
 
+def test_different_people_are_not_joined_unless_a_looser_rule_is_named():
+    tables = {
+        "bank": pd.DataFrame({"id": [-5, 7, 12], "age": [20, 30, 40], "y": [0, 1, 0]}),
+        "shop": pd.DataFrame({"id": [5, 7, -12], "visits": [1, 2, 3]}),
+    }
+    fed = so.simulate_vertical(tables, target="y", id="id")
+    assert so.learn.common_rows(fed) == 1
+    assert so.learn.common_rows(fed, normalise="digits") == 3
+    tables["shop"]["id"] = [" 7", "O'Hara", "1-2"]
+    tables["bank"]["id"] = ["7 ", "o'hara", "12"]
+    fed = so.simulate_vertical(tables, target="y", id="id")
+    assert so.learn.common_rows(fed) == 2
+    assert so.learn.common_rows(fed, normalise="text") == 3
+
+
 def test_messy_identifiers_are_compared_by_a_declared_rule(people):
     shop = people[["id", "visits"]].copy()
     shop["id"] = [f" {i.lower().replace('-', ' ')} " for i in shop.id]

@@ -196,7 +196,7 @@ def test_what_cannot_be_read(tmp_path):
     ]:
         with pytest.raises(DataError, match=message):
             open_source(str(tmp_path / name), target="y")
-    with pytest.raises(DataError, match=r"no target column 'ill' \(there are a, y\)"):
+    with pytest.raises(DataError, match=r"no column 'ill' \(there are a, y\)"):
         open_source(str(tmp_path / "rows.csv"), target="ill")
 
 
@@ -326,3 +326,32 @@ def test_identifiers_are_no_column_and_labels_may_be_missing(tmp_path):
         open_source(str(place), target="y", id="nhs")
     only = open_source(str(place), target="y", id="id", columns=["x"], test=0.34)
     assert sorted(only.identifiers.tolist()) == ["P 1", "P 2", "P 3"]
+
+
+def test_several_targets_are_labels_and_no_features(tmp_path, frame):
+    labels = frame.assign(A=(frame["age"] > 50).astype(int), B=(frame["age"] < 40).astype(int))
+    labels.loc[0, "A"] = None
+    labels.to_csv(tmp_path / "rows.csv", index=False)
+    where = str(tmp_path / "rows.csv")
+    data = open_source(where, target=["A", "B"])
+    assert [feature.name for feature in data.schema.features] == ["age", "bmi", "blood", "ill"]
+    assert data.schema.label_names == ("A", "B")
+    assert data.y[0].tolist() == [-1, int(frame["age"][0] < 40)]
+    some = open_source(where, target=["A", "B"], columns=["bmi", "A"])
+    assert [feature.name for feature in some.schema.features] == ["bmi"]
+    lacking = open_source(where, target=["B", "C"], columns=["bmi"])
+    assert lacking.schema.label_names == ("B", "C")
+    assert (lacking.y[:, 1] == -1).all()
+    assert lacking.y[:, 0].tolist() == data.y[:, 1].tolist()
+    with pytest.raises(DataError, match="no column 'C', 'D'"):
+        open_source(where, target=["C", "D"])
+
+
+def test_labels_that_an_xml_file_beside_the_rows_names(tmp_path):
+    (tmp_path / "rows.arff").write_text(
+        "@relation r\n@attribute x numeric\n@attribute A {0,1}\n@data\n1,0\n2,1\n3,?\n"
+    )
+    (tmp_path / "rows.xml").write_text('<labels><label name="A"/><label name="B"/></labels>')
+    data = open_source(str(tmp_path / "rows.arff"), target="rows.xml")
+    assert data.schema.label_names == ("A", "B")
+    assert data.y.tolist() == [[0, -1], [1, -1], [-1, -1]]

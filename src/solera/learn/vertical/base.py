@@ -76,7 +76,7 @@ class VerticalLearner(Predictor, abstract=True):
     align: ``"psi"`` finds the common rows by private set intersection of identifiers; ``"order"``
         takes all rows in the order in which clients hold them, which must be the same.
     normalise: how identifiers are written before they are compared, see
-        :class:`solera.privacy.identifiers.Normalisation`.
+        :mod:`solera.privacy.identifiers`.
     validation, test: shares of the common rows to set aside.
     deadline: seconds after which a party that does not answer has left.
     """
@@ -93,7 +93,7 @@ class VerticalLearner(Predictor, abstract=True):
         *,
         labels: Labels = None,
         align: Literal["psi", "order"] = "psi",
-        normalise: Normalisation = "text",
+        normalise: Normalisation = "plain",
         validation: ProperFraction = 0.0,
         test: ProperFraction = 0.0,
         deadline: Positive | None = None,

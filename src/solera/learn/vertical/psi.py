@@ -313,7 +313,8 @@ def intersect(
     if not len(places[0]):
         raise DataError(
             f"{', '.join(parties.names)} have no identifier in common",
-            hint=f"identifiers were compared as {rule!r}: see normalise=",
+            hint=f"identifiers were compared as {rule!r}; normalise='text' leaves out accents, "
+            "spaces and punctuation, 'digits' all but digits",
         )
     commitments = [begun[k]["commitment"] for k in range(len(parties))]
     own = {k: {"places": np.array(places[k], dtype=np.int64)} for k in range(len(parties))}
@@ -343,7 +344,7 @@ def _common(
 
 
 def common_rows(
-    federation: Federation, *, normalise: Normalisation = "text", deadline: float | None = None
+    federation: Federation, *, normalise: Normalisation = "plain", deadline: float | None = None
 ) -> int:
     """How many people all clients of a vertical federation have in common, and nothing else.
 

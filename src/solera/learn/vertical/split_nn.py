@@ -67,6 +67,10 @@ class SplitNN(VerticalLearner):
                   2021) unless there is ``gradient_noise``
     ============  ==============================================================================
 
+    ``noise`` is drawn anew in every epoch, so an honest but curious label owner takes means: of
+    three columns sent through four outputs with ``noise=2``, 39 % of the variance is read out of
+    the last of 200 epochs, and 72 % out of the mean of all. It is no differential privacy.
+
     ``history_`` has the loss of every epoch and, for each party, the distance correlation between
     its columns and what it sends, of up to 256 rows.
     """

@@ -11,6 +11,7 @@ from solera.core.clients import Part
 from solera.core.gate import POLICIES
 from solera.core.task import installed_tasks
 from solera.data.federated import FederatedData
+from solera.data.label_statistics import label_statistics
 from solera.serve.agent.policy import Policy
 
 Open = Callable[[Sequence[str] | None], FederatedData]
@@ -49,6 +50,11 @@ def _columns(data: FederatedData, open_rows: Open, policy: Policy) -> Iterator[s
 def _classes(data: FederatedData, policy: Policy) -> Iterator[str]:
     """The classes of the rows to train on, which are those that may be named."""
     schema, least = data.schema, policy.limits.min_count
+    if schema.target == "labels":
+        about = label_statistics(data.y, schema.label_names)
+        labels = [f"{n} ({rows:,} of {about.known[n]:,})" for n, rows in about.present.items()]
+        yield f"labels    {', '.join(labels)}"
+        return
     if schema.target != "classes":
         yield f"target    {schema.target}"
         return

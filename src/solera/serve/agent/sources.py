@@ -1,6 +1,6 @@
 """Where an owner's rows come from: files, a query, or a function of the owner's own.
 
-    patients.csv  patients.csv.gz  patients.parquet     one file
+    patients.csv  patients.csv.gz  patients.parquet     one file; yeast.arff, too
     exports/                                            all such files of a folder, by name
     sql:postgresql://reader@db/cardio#SELECT age, …     a query; nothing is ever committed
     python:hospital.loader:rows                         a function that returns (X, y), a Dataset
@@ -14,7 +14,6 @@ rather than a code, so that owners who do not all have every class still mean th
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,12 +25,13 @@ import numpy as np
 
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, infer
-from solera.data.adapters import from_pandas
+from solera.data.adapters import from_pandas, listed
 from solera.data.arrays import check_rows
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.data.files import require_pandas
-from solera.data.own_tables import read_table
+from solera.data.frames import category_text, check_columns, to_pandas
+from solera.data.own_tables import read_table, target_columns
 from solera.data.vertical_data import fill_labels, identifier_texts
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import Column
@@ -43,7 +43,7 @@ def owned_rows(
     folder: Path,
     policy: Policy,
     *,
-    target: str | None,
+    target: str | Sequence[str] | None,
     id: str | None = None,
     test: float = 0.0,
 ) -> Callable[..., FederatedData]:
@@ -67,7 +67,7 @@ def owned_rows(
 def open_source(
     url: str,
     *,
-    target: str | None,
+    target: str | Sequence[str] | None,
     columns: Sequence[str] | None = None,
     translate: Mapping[str, Column] | None = None,
     unit: str | None = None,
@@ -82,7 +82,9 @@ def open_source(
     Parameters
     ----------
     url: a file, a folder, ``sql:…#SELECT …`` or ``python:module:function``.
-    target: the column to predict; a function says so itself.
+    target: the column to predict, or several of labels or numbers, or an XML file of MULAN that
+        names labels; a function says so itself. Labels that this owner has no column of are unknown
+        in its rows.
     columns: the columns to show besides the target, in this order; all by default.
     translate: columns of other names, units or categories here, by the name they get.
     unit: the column that says whose row it is; it is not shown.
@@ -107,16 +109,16 @@ def open_source(
         found = _from_function(rest)
         data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
-        frame = read_table(url)
-        frame = _translated(_with_text_names(frame), translate or {})
+        target = target_columns(url, target)
+        frame = _translated(to_pandas(read_table(url)), translate or {})
         if withdrawn is not None and unit in frame.columns:
-            frame = frame[~np.array(withdrawn.of(map(_category, frame[unit])), dtype=bool)]
+            frame = frame[~np.array(withdrawn.of(map(category_text, frame[unit])), dtype=bool)]
         identifiers, labelled = None, None
         if id is not None:
-            _check_columns([id], list(frame.columns))
+            check_columns([id], list(frame.columns))
             identifiers, frame = identifier_texts(frame[id]), frame.drop(columns=[id])
-            if target in frame.columns:
-                frame, labelled = fill_labels(frame, str(target))
+            if isinstance(target, str) and target in frame.columns:
+                frame, labelled = fill_labels(frame, target)
             columns = [c for c in columns or () if c != id]
         data = _from_dataset(_from_frame(frame, url, target, columns or (), unit))
         data.identifiers, data.labelled = identifiers, labelled
@@ -157,7 +159,7 @@ def _select(data: FederatedData, columns: Sequence[str]) -> FederatedData:
     if not columns:
         return data
     names = [feature.name for feature in data.schema.features]
-    _check_columns(columns, names)
+    check_columns(columns, names)
     chosen = [names.index(name) for name in columns]
     return data.prepared([_Columns(chosen)])
 
@@ -186,14 +188,10 @@ def _only(data: FederatedData) -> FederatedData:
 # --- what all have in common ---
 
 
-def _with_text_names(frame: Any) -> Any:
-    return frame.set_axis([str(name) for name in frame.columns], axis=1)
-
-
 def _translated(frame: Any, translate: Mapping[str, Column]) -> Any:
     """The frame with columns under the names, units and categories of the federation."""
     known = list(frame.columns)
-    _check_columns([column.source for column in translate.values()], known)
+    check_columns([column.source for column in translate.values()], known)
     sources = {column.source for column in translate.values()}
     for name in translate:
         if name in known and name not in sources:
@@ -211,18 +209,13 @@ def _one_translated(values: Any, column: Column) -> Any:
     pandas = require_pandas("a table of columns")
     if column.categories:
         names = list(dict.fromkeys(column.categories.values()))
-        text = values.where(values.isna(), values.map(_category)).map(column.categories)
+        text = values.where(values.isna(), values.map(category_text)).map(column.categories)
         return pandas.Series(pandas.Categorical(text, categories=names), index=values.index)
     if (column.plus, column.times) == (0.0, 1.0):
         return values
     if not pandas.api.types.is_numeric_dtype(values.dtype):
         raise DataError(f"column {column.source!r} holds text, which has no unit to change")
     return (values + column.plus) * column.times
-
-
-def _category(value: Any) -> str:
-    """The category as a policy writes it: "1" for 1.0, which 1 becomes beside a missing value."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _named(unit: str | None) -> tuple[str, ...]:
@@ -232,7 +225,7 @@ def _named(unit: str | None) -> tuple[str, ...]:
 def _with_persons(data: FederatedData, unit: str) -> FederatedData:
     """The data without the column that says whose row it is, and what that column says."""
     names = [feature.name for feature in data.schema.features]
-    _check_columns([unit], names)
+    check_columns([unit], names)
     codes = data.X[:, names.index(unit)]
     codes = np.asarray(codes.toarray() if hasattr(codes, "toarray") else codes).reshape(-1)
     if np.isnan(codes).any():
@@ -246,12 +239,12 @@ def _with_persons(data: FederatedData, unit: str) -> FederatedData:
 def _without(data: FederatedData, unit: str, withdrawn: Withdrawn) -> FederatedData:
     """The data without the rows of persons who withdrew."""
     names = [feature.name for feature in data.schema.features]
-    _check_columns([unit], names)
+    check_columns([unit], names)
     place = names.index(unit)
     known = np.array(data.schema.features[place].categories, dtype=object)
     codes = np.asarray(data.X[:, place], dtype=float).reshape(-1)
     whose = known[codes.astype(np.int64)] if len(known) else codes.tolist()
-    kept = ~np.array(withdrawn.of([_category(unit) for unit in whose]), dtype=bool)
+    kept = ~np.array(withdrawn.of([category_text(unit) for unit in whose]), dtype=bool)
     parts = [int(data.sizes(part)[0]) for part in ("train", "validation", "test")]
     ends = np.cumsum(parts)
     held = [np.array([int(kept[a:b].sum())]) for a, b in pairwise(ends)]
@@ -263,19 +256,26 @@ def _without(data: FederatedData, unit: str, withdrawn: Withdrawn) -> FederatedD
 
 
 def _from_frame(
-    frame: Any, url: str, target: str | None, columns: Sequence[str], unit: str | None
+    frame: Any,
+    url: str,
+    target: str | Sequence[str] | None,
+    columns: Sequence[str],
+    unit: str | None,
 ) -> Dataset:
     known = list(frame.columns)
-    if target is not None and target not in known:
-        raise DataError(f"there is no target column {target!r}", hint=_there_are(known))
+    answers = listed(target)
+    absent = [name for name in answers if name not in known]
+    if len(absent) == len(answers):
+        check_columns(absent, known)
+    frame = frame.assign(**dict.fromkeys(absent, np.nan))
     if unit is not None:
-        _check_columns([unit], known)
+        check_columns([unit], known)
         whose = require_pandas("a table of columns").factorize(frame[unit])[0].astype(float)
         frame = frame.assign(**{unit: np.where(whose < 0, np.nan, whose)})
     if columns:
-        _check_columns(columns, known)
-        kept = [c for c in columns if c not in (target, unit)]
-        frame = frame[[*kept, *_named(unit), *_named(target)]]
+        check_columns(columns, known)
+        kept = [c for c in columns if c not in (*answers, unit)]
+        frame = frame[[*kept, *_named(unit), *answers]]
     if not len(frame):
         raise DataError(f"{'the query' if url.startswith('sql:') else url} has no rows")
     return from_pandas(frame, target=target)
@@ -283,27 +283,11 @@ def _from_frame(
 
 def _from_dataset(dataset: Dataset) -> FederatedData:
     """Its rows, those to test on set aside, with the classes' own values instead of codes."""
-    X, y = dataset.all
-    schema, held = dataset.schema, dataset.X_test.shape[0]
-    if schema.target == "classes" and dataset.class_names:
-        names = dataset.class_names
-        whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in names)
-        values = np.array(names, dtype=np.int64 if whole else np.str_)
-        y, schema = values[y], replace(schema, classes=np.unique(values))
-    return _one(X, y, schema, held)
+    named = dataset.with_class_names()
+    return _one(*named.all, named.schema, named.X_test.shape[0])
 
 
 def _one(X: Any, y: Any, schema: Schema, test: int = 0) -> FederatedData:
     aside = (np.zeros(1, dtype=np.int64), np.array([test])) if test else None
     offsets = np.array([0, X.shape[0]], dtype=np.int64)
     return FederatedData(X, y, offsets, schema=schema, held_out=aside)
-
-
-def _check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in known:
-            raise DataError(f"there is no column {name!r}", hint=_there_are(known))
-
-
-def _there_are(names: Sequence[str]) -> str:
-    return f"there are {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"

@@ -22,7 +22,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str
     data: str
-    target: str | None = None
+    target: str | list[str] | None = None
     id: str | None = None
     test: float = 0.0
 

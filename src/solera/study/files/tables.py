@@ -16,7 +16,7 @@ from solera.core.constraints import Count, Positive, ProperFraction, violation
 from solera.core.engine import installed_engines
 from solera.core.schema import Kind
 from solera.data import datasets
-from solera.data.own_tables import digest, own, table_name
+from solera.data.own_tables import digest, own, table_name, target_columns
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.learn.base import Learner
@@ -56,6 +56,8 @@ class DataSpec:
         """What the rows depend on: of a file its content, wherever it lies."""
         options = dict(self.options)
         if "file" in options:
+            if "target" in options:
+                options["target"] = target_columns(options["file"], options["target"])
             options["file"] = digest(options["file"])
         return options
 

@@ -60,12 +60,17 @@ _PROTOCOL = """
                    Gradients reach it masked, residuals and shares sealed
     label owner    the encrypted shares of the others, to which it has no key; when the model is
                    applied, each party's share of every row's score
-    feature owner  the encrypted residuals, to which it has no key; its own gradients. A batch
-                   must have twice as many rows as any party has columns, or gradients would
-                   tell residuals
+    feature owner  the encrypted residuals, to which it has no key; its own gradients. Those of
+                   the first step, where coefficients are 0, tell all labels of the batch
     all together   C with any party could read residuals, hence labels and scores: they must not
                    join forces
     =============  =================================================================================
+
+    The first gradient is Xᵀ(½ − y) in whole numbers, exact. Where a party's columns hold more bits
+    than the batch has rows, no other labels fit: an honest but curious feature owner found all 400
+    of a batch with 20 columns, and all 80 with 10, each in less than a second. That a batch must
+    have twice as many rows as columns keeps residuals of later steps from being solved for, and no
+    labels secret; batches of thousands of rows and few columns do.
 
     Parameters
     ----------
@@ -104,7 +109,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
         cipher: CipherName = "ckks",
         labels: Labels = None,
         align: Literal["psi", "order"] = "psi",
-        normalise: Normalisation = "text",
+        normalise: Normalisation = "plain",
         validation: ProperFraction = 0.0,
         test: ProperFraction = 0.0,
         deadline: Positive | None = None,
