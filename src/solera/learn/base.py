@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +52,38 @@ class Predictor(Learner, abstract=True):
     @abstractmethod
     def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
+
+    def at(self, client: int | str) -> Self:
+        """The model of one client, by its id or name, where every client has its own.
+
+        It predicts, scores, saves and exports as any model. Over a network the clients' parts
+        stay with their owners, who use theirs by ``solera predict``.
+        """
+        self.check_fitted()
+        kind = type(self).__name__
+        if not self.is_personal:
+            raise UsageError(f"{kind} has one model for all clients", hint="model.predict(X)")
+        if self._client_parts is None:
+            raise UsageError(
+                f"what clients keep of this {kind} is with their owners",
+                hint="there, solera predict MODEL ROWS --folder FOLDER; evaluate(federation) asks",
+            )
+        place = self._client_parts.find(client)
+        own = self.with_part(self._client_parts.parts[place], str(self._client_parts.name(place)))
+        own.history_, own._trained_with = self.history_, self._trained_with
+        return own
+
+    def common(self) -> Self:
+        """The model that all clients share, where it was trained."""
+        if self.is_personal:
+            raise UsageError(
+                f"{type(self).__name__} trains no common head", hint="model.at(client) has its own"
+            )
+        return self
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        """The model of the client that keeps this part of it."""
+        return self
 
     @property
     def classes_(self) -> Array:

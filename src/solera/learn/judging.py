@@ -21,11 +21,12 @@ from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError
 from solera.core.release import Behind, Cells
-from solera.core.replies import Stacked
+from solera.core.replies import Stacked, map_leaves
 from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.learn.base import Predictor, last_step
+from solera.learn.client_models import own_model, own_models
 
 Pivot = Annotated[FloatArray, Shape("outputs")]
 
@@ -50,7 +51,7 @@ ALIKE = {
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
-    return rows_behind(build_fitted(ask["model"]), client, ask)
+    return rows_behind(own_model(client, ask["model"]), client, ask)
 
 
 def rows_behind(model: Any, client: Client, ask: Any) -> dict[str, Sums]:
@@ -95,13 +96,14 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
 @group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=2)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
-    rows = group.part(ask["part"])
-    return Stacked(count_rows(build_fitted(ask["model"]), rows, ask.get("pivot", 0.0)))
+    models = own_models(group, ask["model"], ask["part"])
+    counts = [count_rows(model, rows, ask.get("pivot", 0.0)) for model, rows in models]
+    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
 
 
 def about_pivot(model: Any) -> dict[str, FloatArray]:
     """A number near those that a model of numbers predicts, for a :class:`Judge`."""
-    if model.schema_.target != "numbers":
+    if model.schema_.target != "numbers" or model.is_personal:
         return {}
     last = last_step(model)
     said = _matrix(last.predict(np.zeros((1, last.schema_.width)))).astype(float)[0]

@@ -25,7 +25,7 @@ from solera.core.clients import (
     Rows,
     Segments,
 )
-from solera.core.component import Component, build_fitted, component_name
+from solera.core.component import Component, component_name
 from solera.core.constraints import check_values
 from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, everyone
@@ -38,6 +38,7 @@ from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor, last_step
+from solera.learn.client_models import own_model, own_models
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -101,7 +102,7 @@ class ScoreAsk(TypedDict):
 
 def _bins_behind(client: Client, ask: Any) -> tuple[IntArray, Part]:
     rows = client.data.part(ask["part"])
-    index = _scored(build_fitted(ask["model"]), rows, _grid_of(ask).edges).bins
+    index = _scored(own_model(client, ask["model"]), rows, _grid_of(ask).edges).bins
     return index.reshape(len(rows), -1), ask["part"]
 
 
@@ -109,7 +110,7 @@ def _sums_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """What rows gave to the losses; a model can make it the same for all of them but a few."""
     part = ask["part"]
     rows = client.data.part(part)
-    model = build_fitted(ask["model"])
+    model = own_model(client, ask["model"])
     if model.schema_.target == "numbers":
         given = _quantile_losses(model, rows, ask["quantiles"]).reshape(len(rows), -1)
         losses = {"pinball": Sums(given, part=part, what="numbers", beyond=True)}
@@ -142,8 +143,9 @@ def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
 )
 def count_scores(group: ClientGroup, ask: Any) -> Stacked:
     """Rows by class and score, and sums of losses, of every client."""
-    rows = group.part(ask["part"])
-    return Stacked(score_counts(build_fitted(ask["model"]), rows, _grid_of(ask)))
+    models = own_models(group, ask["model"], ask["part"])
+    counts = [score_counts(model, rows, _grid_of(ask)) for model, rows in models]
+    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
 
 
 @dataclass(frozen=True)

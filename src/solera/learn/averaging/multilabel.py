@@ -7,9 +7,10 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 import numpy as np
 from msgspec import Meta
@@ -41,14 +42,15 @@ from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
-    PRIVATE,
     LocalTraining,
     OneClientTraining,
     training_task,
 )
+from solera.learn.averaging.training.losses import over_known
+from solera.learn.client_models import PRIVATE, THRESHOLDS
 from solera.learn.rows import dense
 
-_BEST, _THRESHOLDS = "best_private", "thresholds"
+_BEST = "best_private"
 _VALIDATION = {"part": "validation"}
 _LEAST = 10
 """The program of the thesis never stops before its eleventh round."""
@@ -72,29 +74,20 @@ class SharedCore(Layered):
 # --- losses that leave unknown labels out ---
 
 
-def _over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:
-    """The mean cross-entropy of a sigmoid over the labels that a row knows."""
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none") * weight
-    known = (target >= 0).to(each.dtype)
-    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
-
-
 def _asymmetric(outputs: Any, target: Any) -> Any:
     """Easy negatives count little: (1 − p_t)^γ with γ = 0 for positives and 2 for negatives.
 
     Ridnik et al. (2021), "Asymmetric loss for multi-label classification", without the margin.
     """
-    return _over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
+    return over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
 
 
 def _balanced(outputs: Any, target: Any) -> Any:
     """Positives weigh three times as much as negatives."""
-    return _over_known(outputs, target, 1 + 2 * target.clamp(min=0))
+    return over_known(outputs, target, 1 + 2 * target.clamp(min=0))
 
 
-register_loss("labels/cross_entropy", _over_known)
+register_loss("labels/cross_entropy", over_known)
 register_loss("labels/asymmetric", _asymmetric)
 register_loss("labels/balanced", _balanced)
 
@@ -135,7 +128,7 @@ def train_core(local: LocalTraining) -> Stacked:
     changes, losses, _ = local.changes()
     if local.ask["weight"] != "samples_labels":
         return local.reply(changes, losses)
-    return local.reply(changes, losses, rows=local.sizes * local.labels_known())
+    return local.reply(changes, losses, rows=local.sizes * local.known_labels().sum(axis=1) * 1.0)
 
 
 @task("multilabel.finish", ask=Finish, release=[Facts("done")])
@@ -155,7 +148,7 @@ def _finish(client: Client, ask: Any) -> Entries:
         validation = client.data.part("validation")
         rows = validation if len(validation) else client.data.part("train")
         z = _outputs(client, ask, rows.X)
-        client.state[_THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
+        client.state[THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
     return {"done": 1}
 
 
@@ -187,7 +180,7 @@ def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
     truth = np.asarray(rows.y)[:, own]
     kept = (truth > 0).any(axis=1) if "X" in ask else np.ones(len(truth), dtype=bool)
     z = _outputs(client, ask, rows.X[kept])[:, own] if kept.any() else np.empty((0, len(own)))
-    thresholds = client.state.get(_THRESHOLDS)
+    thresholds = client.state.get(THRESHOLDS)
     return z, truth[kept], np.zeros(len(own)) if thresholds is None else thresholds[own]
 
 
@@ -369,6 +362,12 @@ class MLFedAvg(FedAvg):
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        model = super().with_part(part, owner)
+        if THRESHOLDS in part:
+            model.thresholds_ = np.asarray(part[THRESHOLDS], dtype=float)
+        return model
 
     @cached_property
     def _private(self) -> list[str]:
