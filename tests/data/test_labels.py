@@ -85,11 +85,15 @@ def test_unknown_labels_count_neither_way_in_a_summary():
     assert summary.distance is None  # nobody knows how a client differs
     assert "0: 3 of 5, 1: 1 of 3" in str(summary)
     assert fed.data.class_counts().tolist() == [[2, 0], [1, 1]]
+    fed.data.labelled = np.array([True] * 5 + [False])
+    y[5] = 1  # what a row without a target holds is nothing
+    assert fed.data.summary().labels == summary.labels
     heat = fed.data.plot().axes[0].images[0].get_array()
     assert heat.mask.tolist() == [[False, True], [False, False]]
 
 
-def test_names_of_labels_reach_summaries_of_data_sets(shared_data):
+@pytest.mark.data("yeast")
+def test_names_of_labels_reach_summaries_of_data_sets():
     yeast = so.datasets.yeast()
     text = yeast.summary()
     assert "Class1: " in text
@@ -163,7 +167,8 @@ def test_dealing_adds_no_noise_unless_asked():
     assert not {tuple(row) for row in noisy.clients.X.tolist()} & known
 
 
-def test_a_data_set_is_dealt_as_it_is(shared_data):
+@pytest.mark.data("scene")
+def test_a_data_set_is_dealt_as_it_is():
     scene = so.datasets.scene()
     dealt = so.data.deal_labels(scene, labels=[["Beach", "Sunset"], ["Urban"]])
     assert dealt.clients.schema.label_names == scene.class_names

@@ -39,7 +39,7 @@ def test_every_learner_takes_it(name):
     assert model.classes_.tolist() == ["survived", "died"]
     rows = fed.data.segments(fed.clients, "test").joined()
     guess = model.predict(rows.X)
-    assert 0.6 < np.mean(guess == rows.y)
+    assert np.mean(guess == rows.y) > 0.6
     found = model.evaluate(fed)
     recall = sk.recall_score(rows.y, guess, pos_label="died")
     assert found["accuracy"] == pytest.approx(np.mean(guess == rows.y))
@@ -82,16 +82,6 @@ def test_odds_are_those_of_it_and_have_intervals_of_their_own():
         np.testing.assert_allclose(table[f"odds ratio, {end}"], np.exp(table[end]))
     assert (table["odds ratio, lower 95%"] < table["odds ratio"]).all()
     assert table.loc["x0", "odds ratio, lower 95%"] > 1
-
-
-def test_clients_of_one_class_count_it_as_the_others_do():
-    """A client without deaths coded its survivors as 0, whoever asked."""
-    order = np.argsort(DIED, kind="stable")
-    pairs = [(X[part], Y[part]) for part in (order[:150], order[150:])]
-    assert len(set(pairs[0][1])) == 1
-    model = so.FedGLM(family="binomial").fit(so.simulate(pairs, positive="died"))
-    pooled = so.FedGLM(family="binomial").fit(so.simulate(X, Y, clients=1, positive="died"))
-    np.testing.assert_allclose(model.params_, pooled.params_, rtol=1e-6)
 
 
 def test_it_is_saved_with_the_model(tmp_path):

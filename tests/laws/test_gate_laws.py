@@ -46,7 +46,10 @@ def rows(target: str, number: int) -> tuple[Any, Any, Schema]:
         y = (scores > 0.2).astype(np.int64)
     if target == "survival":
         y = np.column_stack([draw.exponential(np.exp(X[:, 0] / 4)), draw.integers(0, 2, number)])
-    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", ("False", "True")))
+    features = (
+        *(Feature(f"x{i}") for i in range(4)),
+        Feature("c", "categorical", ("False", "True")),
+    )
     kind, classes, outputs = infer_target(y)
     return X, y, Schema(features, "numbers" if target == "survival" else kind, classes, outputs)
 

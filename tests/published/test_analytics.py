@@ -99,7 +99,7 @@ def test_schools_share_no_student_and_keep_categories_apart():
 def test_without_torch_the_other_learners_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert list(dropout.learners(37)) == ["FedHEONN", "FedLinear"]
-    parts = ("_hyperparameters", "_three_schemes", "_rates", "_oulad", "_oulad_students", "read")
+    parts = ("_hyperparameters", "_three_schemes", "_rates", "_oulad", "read")
     for part in parts:
         monkeypatch.setattr(dropout, part, lambda *args: {"": None} if args == (False,) else [])
     (line,) = dropout.run()

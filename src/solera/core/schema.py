@@ -48,10 +48,6 @@ class Feature:
             return str(np.datetime64(int(np.floor(value)), "D"))
         return f"{value:.6g}" if abs(value) < _LARGE else f"{value:.12g}"
 
-    def names_between(self, low: float, high: float) -> list[str]:
-        """The categories with codes above ``low`` and up to ``high``."""
-        return [name for code, name in enumerate(self.categories) if low < code <= high]
-
 
 def numbered(width: int) -> tuple[Feature, ...]:
     """Numeric features x0, x1, … for data without names."""
@@ -82,6 +78,11 @@ class Schema:
         return len(self.features)
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """What labels are called: by their columns, or 0, 1, …"""
+        return self.target_names or tuple(str(i) for i in range(self.outputs))
+
+    @property
     def positive(self) -> str:
         """The class that counts as positive, the second of two; nothing where these are not two."""
         is_one_of_two = self.target == "classes" and len(self.classes) == 2
@@ -99,11 +100,6 @@ class Schema:
                 hint=f"positive={names[0]!r}" if self.positive else "leave positive= out",
             )
         return replace(self, classes=self.classes[::-1].copy())
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """What labels are called: by their columns, or 0, 1, …"""
-        return self.target_names or tuple(str(i) for i in range(self.outputs))
 
     def to_payload(self) -> dict[str, Any]:
         """The schema as plain data."""

@@ -304,7 +304,7 @@ class FederatedData:
             self.class_counts(),
             self.left_over,
             self._class_names(),
-            label_statistics(self.y, self.schema.label_names) if several else None,
+            label_statistics(self._labels(), self.schema.label_names) if several else None,
         )
 
     def plot(self, **options: Any) -> Any:
@@ -313,10 +313,14 @@ class FederatedData:
 
         known = None
         if self.schema.target == "labels":
-            known = class_counts(self.y >= 0, np.arange(self.offsets[-1]), self.offsets)
+            known = class_counts(self._labels() >= 0, np.arange(self.offsets[-1]), self.offsets)
         names = {"class_names": self._class_names(), "client_names": self.names}
         counts = self.class_counts()
         return plot_counts(np.diff(self.offsets), counts, known=known, **{**names, **options})
+
+    def _labels(self) -> Any:
+        """The labels of all rows, unknown where a row has no target."""
+        return self.y if self.labelled is None else np.where(self.labelled[:, None], self.y, -1)
 
     def _class_names(self) -> Sequence[Any] | None:
         if self.schema.target == "labels":

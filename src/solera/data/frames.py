@@ -48,7 +48,7 @@ def to_pandas(frame: Any) -> Any:
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     repeated = frame.columns[frame.columns.duplicated()].unique()
     if len(repeated):
-        raise DataError(f"several columns are called {_listed(map(repr, repeated))}")
+        raise DataError(f"several columns are called {some_of(map(repr, repeated))}")
     return frame
 
 
@@ -233,7 +233,7 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
     if values.dtype.kind == "T":  # NumPy's strings of any length
         values = values.astype(object)
     missing = _missing(values)
-    if missing.any() and values.ndim == 2 and _are_labels(values, ~missing):
+    if missing.any() and values.ndim == 2 and _are_labels(values, missing):
         return np.where(missing, UNKNOWN, values).astype(np.int8)
     if missing.any():
         rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
@@ -257,10 +257,11 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
     return values[:, 0]
 
 
-def _are_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> bool:
-    """Whether what is known is 0, 1 or −1, and the rest is a gap and not infinite."""
+def _are_labels(values: NDArray[Any], missing: NDArray[np.bool_]) -> bool:
+    """Whether several columns hold 0, 1 and −1, and gaps that are not infinite."""
     infinite = values.dtype.kind == "f" and np.isinf(values).any()
-    return not infinite and bool(np.isin(values[known], (UNKNOWN, 0, 1)).all())
+    labels = np.isin(values[~missing], (UNKNOWN, 0, 1)).all()
+    return bool(labels) and not infinite and values.shape[1] > 1
 
 
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:

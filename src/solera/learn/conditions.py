@@ -70,12 +70,13 @@ class Condition:
             return f"{'is not' if self.negated else '='} {self.category}"
         if self.lower <= -HUGE and self.upper >= HUGE:
             return "is known"
-        if names := feature.names_between(self.lower, self.upper):
-            if len(names) == len(feature.categories):
+        every = feature.categories
+        if names := [name for code, name in enumerate(every) if self.lower < code <= self.upper]:
+            if len(names) == len(every):
                 return "is known"
             if len(names) < _MANY:
                 return f"= {' or '.join(names)}"
-            return f"from {names[0]} to {names[-1]} ({len(names)} of {len(feature.categories)})"
+            return f"from {names[0]} to {names[-1]} ({len(names)} of {len(every)})"
         low, high = feature.text(self.lower), feature.text(self.upper)
         if self.lower <= -HUGE:
             return f"≤ {high}"

@@ -104,7 +104,9 @@ class Description:
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
         pairs = self.correlations
-        correlations = None if pairs is None else np.where(np.isnan(pairs), None, pairs).tolist()
+        correlations = None
+        if pairs is not None:
+            correlations = [[None if np.isnan(r) else r for r in row] for row in pairs.tolist()]
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}

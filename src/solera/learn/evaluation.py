@@ -68,13 +68,12 @@ def evaluate(
     Without ``per_client`` only the folded counts reach the coordinator.
 
     With ``scores`` clients count their rows by score and class, too, by a :class:`ScoreGrid` or the
-    usual one: AUROC, AUPRC, ECE, sensitivity and specificity within the ``bounds`` of the result,
-    log-loss and Brier score exactly; for numbers quantile losses. ``metrics`` are the names of
+    usual one: AUROC, AUPRC, ECE and, of two classes and of labels, sensitivity and specificity by
+    its threshold within the ``bounds`` of the result, log-loss and Brier score exactly; for numbers
+    quantile losses. ``metrics`` are the names of
     functions installed by :func:`row_metric <solera.learn.row_metrics.row_metric>`.
 
-    Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
-    Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
-    do not occur are left out of macro means.
+    What follows from counts of each kind of target is in :mod:`solera.evaluation.counts`.
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})

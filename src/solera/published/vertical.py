@@ -62,7 +62,7 @@ LEARNERS: dict[str, Any] = {
 }
 
 
-def _compared(data: Dataset, kind: str) -> dict[str, float]:
+def _compared(data: Dataset, kind: str, seed: int = 0) -> dict[str, float]:
     """The area under the curve of every scheme, on the rows that the federation sets aside."""
     frame = frame_of(data, target="target", id="id")
     first = np.unique(np.asarray(frame["target"]))[0]
@@ -70,7 +70,7 @@ def _compared(data: Dataset, kind: str) -> dict[str, float]:
     features = [c for c in frame.columns if c not in ("target", "id")]
     half = (len(features) + 1) // 2
     columns = {"owner": features[:half], "other": features[half:]}
-    fed = so.simulate_vertical(frame, columns=columns, target="target", id="id", seed=0)
+    fed = so.simulate_vertical(frame, columns=columns, target="target", id="id", seed=seed)
     model = LEARNERS[kind]().fit(fed)
     found = {"apart": float(model.evaluate(fed, scores=True)["auroc"])}
     kept = model.part(fed, "owner")["trained"]

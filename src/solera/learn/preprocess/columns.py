@@ -67,8 +67,9 @@ class FedScaler(Transformer):
 
     def condition_before(self, condition: Condition) -> Condition:
         j = condition.column
-        bounds = np.array([condition.lower, condition.upper]) * self.scale_[j] + self.mean_[j]
-        return Condition.on(self.schema_.features[j], j, *bounds.tolist(), condition.missing)
+        scaled = np.array([condition.lower, condition.upper])
+        low, high = (scaled * self.scale_[j] + self.mean_[j]).tolist()
+        return Condition.on(self.schema_.features[j], j, low, high, condition.missing)
 
 
 class FedImputer(Transformer):
@@ -221,8 +222,7 @@ class FedEncoder(Transformer):
         j, code = marks[condition.column]
         feature = self.schema_.features[j]
         if code is None:
-            bounds = condition.lower, condition.upper
-            return Condition.on(feature, j, *bounds, condition.missing)
+            return Condition.on(feature, j, condition.lower, condition.upper, condition.missing)
         marked = Condition.on(feature, j, code - 1, code, missing=False)
         return replace(marked, negated=not condition.holds(1.0))
 
@@ -312,7 +312,8 @@ class FedBins(Transformer):
             return condition
         bounds = np.concatenate([[-np.inf], edges, [np.inf]])
         ends = np.floor([condition.lower, condition.upper]).clip(-1, len(edges)).astype(int) + 1
-        return Condition.on(feature, j, *bounds[ends].tolist(), condition.missing)
+        low, high = bounds[ends].tolist()
+        return Condition.on(feature, j, low, high, condition.missing)
 
     def transform_schema(self, schema: Schema) -> Schema:
         features = [

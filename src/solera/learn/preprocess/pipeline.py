@@ -37,7 +37,7 @@ class Pipeline(Predictor):
     allows_missing = True
     takes_categories = True
     can_start = True
-    steps_: list[Learner]
+    steps_: list[Any]
 
     def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
         self.steps = steps
@@ -173,7 +173,8 @@ class Pipeline(Predictor):
         return light
 
     def needs_to_load(self) -> list[str]:
-        return self.steps_[-1].needs_to_load()
+        needs: list[str] = self.steps_[-1].needs_to_load()
+        return needs
 
     def for_prediction(self) -> Self:
         return self._ending_in(self.steps_[-1].for_prediction())
@@ -182,7 +183,7 @@ class Pipeline(Predictor):
         """What the last step does besides predicting, for rows before the first."""
         if name not in _OF_LAST_STEP or "steps" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no {name}")
-        last = copy((vars(self).get("steps_") or self.learners)[-1])
+        last: Any = copy((vars(self).get("steps_") or self.learners)[-1])
         if isinstance(last, Pipeline) and "steps_" in vars(self):
             last.steps_ = [*self.steps_[:-1], *last.steps_]
             last.schema_ = self.schema_

@@ -43,17 +43,19 @@ class Comparison:
         return f"local:  {self.local}\nglobal: {self.of_global}"
 
 
+def branch_bounds(tree: Tree, node: int, way: int) -> tuple[float, float, bool]:
+    """The interval (lower, upper] that takes a branch of a node, and whether missing values do."""
+    if tree.categorical[node]:
+        is_missing = way == tree.arity[node] - 1
+        return (0.0, 0.0, True) if is_missing else (way - 1.0, float(way), False)
+    threshold, missing = float(tree.threshold[node]), (way == 0) == bool(tree.missing_left[node])
+    return (-np.inf, threshold, missing) if way == 0 else (threshold, np.inf, missing)
+
+
 def branch_condition(tree: Tree, node: int, way: int, schema: Schema) -> Condition:
     """What rows satisfy that take a branch of a node."""
     column = int(tree.feature[node])
-    feature = schema.features[column]
-    if tree.categorical[node]:
-        is_missing = way == tree.arity[node] - 1
-        code = 0.0 if is_missing else float(way)
-        return Condition.on(feature, column, code - (not is_missing), code, is_missing)
-    threshold, missing = float(tree.threshold[node]), (way == 0) == bool(tree.missing_left[node])
-    bounds = (-np.inf, threshold) if way == 0 else (threshold, np.inf)
-    return Condition.on(feature, column, *bounds, missing)
+    return Condition.on(schema.features[column], column, *branch_bounds(tree, node, way))
 
 
 def explain(tree: Tree, x: FloatArray, schema: Schema) -> Explanation:
@@ -88,17 +90,11 @@ def node_bounds(tree: Tree, width: int) -> tuple[FloatArray, FloatArray, BoolArr
     missing = np.ones((len(tree), width), dtype=bool)
     parent, branch = tree.parents
     for node in range(1, len(tree)):
-        above, way = int(parent[node]), int(branch[node])
+        above = int(parent[node])
         j = int(tree.feature[above])
         lower[node], upper[node], missing[node] = lower[above], upper[above], missing[above]
-        if tree.categorical[above]:
-            is_missing = way == tree.arity[above] - 1
-            lower[node, j], upper[node, j] = (0, 0) if is_missing else (way - 1, way)
-            missing[node, j] = is_missing
-            continue
-        missing[node, j] &= (way == 0) == tree.missing_left[above]
-        if way == 0:
-            upper[node, j] = min(upper[node, j], tree.threshold[above])
-        else:
-            lower[node, j] = max(lower[node, j], tree.threshold[above])
+        low, high, is_missing = branch_bounds(tree, above, int(branch[node]))
+        lower[node, j] = max(lower[node, j], low)
+        upper[node, j] = min(upper[node, j], high)
+        missing[node, j] &= is_missing
     return lower, upper, missing

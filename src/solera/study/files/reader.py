@@ -8,6 +8,7 @@
     test = 0.25                  # here the share of its rows kept apart to score on
     clients = 20
     client_test = 0.2            # the share of its own rows every client keeps to judge by
+    # positive = "died"          # which of two classes is positive; the second in order by default
 
     [partition]
     kind = "Dirichlet"           # any partition, and its parameters
