@@ -101,6 +101,16 @@ def test_tasks_rounds_and_clients_add_up() -> None:
     assert "Wh" in str(use)
 
 
+def test_clients_that_are_left_out_take_nothing() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    fed = so.simulate(X, X[:, 0] > 0, clients=4)
+    for some in (fed.without(0, 1), fed[-20:]):
+        with so.energy.track_energy(some, source="model") as tracked:
+            so.FedHEONN().fit(some)
+        shares = tracked.use.clients
+        assert shares[:2] == [0, 0] < shares[2:]
+
+
 def test_the_innermost_ask_owns_a_moment() -> None:
     none = np.zeros(0, dtype=np.int64)
 

@@ -139,6 +139,14 @@ def test_without_a_gate_it_says_what_the_rows_are(people):
             np.testing.assert_array_equal(found.categories[j].sum(axis=0), total)
 
 
+def test_a_column_that_does_not_vary_has_no_correlation():
+    X = np.column_stack([np.arange(12.0), np.full(12, 7.0), np.arange(12.0) ** 2])
+    found = so.describe(so.simulate(X, clients=2))
+    np.testing.assert_array_equal(np.isnan(found.correlations[1]), [True] * 3)
+    assert found.correlations[0, 2] == pytest.approx(np.corrcoef(X[:, 0], X[:, 2])[0, 1])
+    assert found.to_dict()["correlations"][0][1] is None
+
+
 def test_drift_names_the_client_that_differs():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(100, 2)), rng.integers(0, 2, 100)) for _ in range(4)]

@@ -37,6 +37,7 @@ OPTIONS = {
     "limits": so.messages.Limits(size=1 << 20),
     "policy": "training",
     "secure": True,
+    "positive": 1,
 }
 NEEDS = {"engine_options": {"engine": "processes"}}
 AGAINST = [("attack", "secure")]
@@ -82,6 +83,7 @@ def observed(fed):
         "clock": fed.clock,
         "resources": engine.source.resources,
         "names": fed.names,
+        "positive": fed.configuration.positive,
         "attackers": list(getattr(fed, "attackers", [])),
         "engine": type(engine),
         "attack": vars(engine).get("_attack"),

@@ -218,7 +218,7 @@ def test_the_runs_of_a_folder_are_listed(state):
     run = opened(state, "study", lambda: so.runs.load(state / "study" / "run"))
     assert run.cells == len(written) == 8
     assert run.metrics["accuracy"].whose == "rows that are not known"
-    assert run.best == "FedHEONN(), scheme federated"
+    assert run.best == "FedHEONN() (wine, IID(), federated)"
     assert run.metrics["accuracy"] == max(np.mean(written[i : i + 2]) for i in range(0, 8, 2))
 
 

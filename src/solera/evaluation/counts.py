@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,20 @@ def countable(counts: dict[str, Any]) -> dict[str, Any]:
         return {**counts, "rows": counted, "withheld": withheld, "clients": 1 * (counted > 0)}
     gated = np.asarray(counts.get("single", np.zeros(len(rows)))) == 0
     sums = {name: np.asarray(leaf) for name, leaf in counts.items() if name not in _ABOUT}
-    there = {name: leaf.reshape(len(rows), -1) != 0 for name, leaf in sums.items()}
     of_labels = "exact" in counts
+
+    def there(names: Sequence[str]) -> BoolArray:
+        return np.concatenate([sums[name].reshape(len(rows), -1) != 0 for name in names], axis=1)
+
     if of_labels:
-        usable = (there["false_positive"] | there["false_negative"]).any(axis=1)
+        usable = there(_ERRORS_OF_LABELS).any(axis=1) | ~gated
     else:
-        needed = np.concatenate([there[name] for name in _ERRORS], axis=1)
-        usable = needed.all(axis=1)
-    usable = usable | ~gated
+        usable = there(_ERRORS).all(axis=1) | ~gated
     counted = np.where(usable, rows, 0)
     settled = {name: (leaf.T * usable).T for name, leaf in sums.items()}
     for name, apart in _APART.items():
         if apart[0] in sums:
-            told = np.concatenate([there[sum_] for sum_ in apart], axis=1).all(axis=1)
-            settled[name] = counted * (told | ~gated)
+            settled[name] = counted * (there(apart).all(axis=1) | ~gated)
     settled |= {"rows": counted, "withheld": rows - counted, "clients": 1 * (counted > 0)}
     return settled | {"merged": counted * gated * of_labels}
 
@@ -50,8 +51,13 @@ _APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_
 """Rows of which owners tell sums that they may withhold apart from the others."""
 _ABOUT = ("rows", "single")
 """Entries that are no sums a metric is made of."""
+_ERRORS_OF_LABELS = ("false_positive", "false_negative")
 _ERRORS = ("y", "y2", "error2", "error")
 """What metrics of numbers are made of."""
+
+
+ABOUT_ROWS = ("rows", "clients", "asked", "absent", "withheld", "merged")
+"""What folded counts say of the rows behind them."""
 
 
 def figures_of(
@@ -59,10 +65,9 @@ def figures_of(
 ) -> dict[str, Figure]:
     """Metrics of folded counts, with the rows these rest on."""
     rows = None if counts.get("merged") else int(counts["rows"])
-    told = {"asked": counts.get("asked", 1), "absent": counts.get("absent", 0)}
-    told |= {"clients": counts["clients"], "withheld": counts["withheld"]}
-    defined = {name: value for name, value in metrics.items() if not np.isnan(value)}
-    return measured(defined, rows=rows, **{name: int(n) for name, n in told.items()} | about)
+    told = {"asked": 1} | {name: int(counts[name]) for name in ABOUT_ROWS[1:5] if name in counts}
+    defined = {name: value for name, value in metrics.items() if not isnan(value)}
+    return measured(defined, rows=rows, **told | about)
 
 
 def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:

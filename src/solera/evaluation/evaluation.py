@@ -42,7 +42,7 @@ class Evaluation:
         for name, interval in self.intervals().items():
             if name in self.metrics and not self.metrics[name].withheld:
                 self.metrics[name].interval = interval
-        for metrics in (self.metrics, *self.clients.values()):
+        for metrics in (self.metrics, *self.clients.values()) if self.positive else ():
             for name in metrics.keys() & OF_POSITIVE:
                 metrics[name].positive = metrics[name].positive or self.positive
 
@@ -66,17 +66,6 @@ class Evaluation:
         of_counts = intervals_of(self.counts, level) if self.counts.get("rows") else {}
         return of_counts | of_scores
 
-    def lines(self) -> list[str]:
-        """The metrics by the rows that they rest on, and why others are not there."""
-        by_rows: dict[str, list[Figure]] = {}
-        for figure in self.metrics.values():
-            by_rows.setdefault(figure.whose, []).append(figure)
-        shown = [
-            f"{', '.join(f'{f.metric}={f:.4g}' for f in figures)} of {whose}"
-            for whose, figures in by_rows.items()
-        ]
-        return [*shown, *self.notes]
-
     def _repr_html_(self) -> str:
         """What notebooks show: the metrics of all, then those of each client by its name."""
         rows = [["all", *(figure.number for figure in self.metrics.values())]]
@@ -93,4 +82,8 @@ class Evaluation:
         return html_table(rows, ["", *self.metrics], "; ".join([*notes, *self.notes]))
 
     def __repr__(self) -> str:
-        return f"Evaluation({'; '.join(self.lines())})"
+        by_rows: dict[str, list[str]] = {}
+        for name, figure in self.metrics.items():
+            by_rows.setdefault(figure.whose, []).append(f"{name}={figure:.4g}")
+        shown = [f"{', '.join(metrics)} of {whose}" for whose, metrics in by_rows.items()]
+        return f"Evaluation({'; '.join([*shown, *self.notes])})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import nan
 from typing import Any, Literal
 
 from solera.evaluation.metrics import find_metric
@@ -38,50 +39,24 @@ class Figure(float):
     positive: the class that counts as positive, where there is one.
     """
 
-    __slots__ = (
-        "absent", "asked", "bound", "clients", "interval", "metric", "part", "positive", "rows",
-        "withheld",
-    )  # fmt: skip
-
-    metric: str
-    part: MeasuredPart
-    rows: int | None
-    clients: int
-    asked: int
-    absent: int
-    withheld: int
-    interval: tuple[float, float] | None
-    bound: float
-    positive: str
+    metric: str = ""
+    part: MeasuredPart = "unknown"
+    rows: int | None = None
+    clients: int = 0
+    asked: int = 0
+    absent: int = 0
+    withheld: int = 0
+    interval: tuple[float, float] | None = None
+    bound: float = 0.0
+    positive: str = ""
 
     def __new__(cls, value: float, **about: Any) -> Figure:
         return super().__new__(cls, value)
 
-    def __init__(
-        self,
-        value: float,
-        *,
-        metric: str = "",
-        part: MeasuredPart = "unknown",
-        rows: int | None = None,
-        clients: int = 0,
-        asked: int = 0,
-        absent: int = 0,
-        withheld: int = 0,
-        interval: tuple[float, float] | None = None,
-        bound: float = 0.0,
-        positive: str = "",
-    ) -> None:
-        self.metric = metric
-        self.part = part
-        self.rows = rows
-        self.clients = clients
-        self.asked = asked
-        self.absent = absent
-        self.withheld = withheld
-        self.interval = interval
-        self.bound = bound
-        self.positive = positive
+    def __init__(self, value: float, **about: Any) -> None:
+        if not about.keys() <= Figure.__annotations__.keys():
+            raise TypeError(f"a figure says nothing of one of {', '.join(about)}")
+        vars(self).update(about)
 
     @property
     def is_whole(self) -> bool:
@@ -133,8 +108,10 @@ class Figure(float):
 
     def to_payload(self) -> dict[str, Any]:
         """What files and messages hold of it; :func:`restored` reads that."""
-        about = {name: value for name in self.__slots__ if (value := getattr(self, name))}
-        return {"value": float(self), **about}
+        return {
+            "value": float(self),
+            **{name: value for name, value in vars(self).items() if value},
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_payload, ("", self.to_payload())
@@ -161,12 +138,12 @@ def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def _from_payload(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping) and "metric" in value:
+    if isinstance(value, Mapping) and "value" in value:
         about = dict(value)
         number = about.pop("value")
         if "interval" in about:
             about["interval"] = tuple(about["interval"])
-        return Figure(float("nan") if number is None else number, **about)
+        return Figure(nan if number is None else number, **about)
     if isinstance(value, float) and not isinstance(value, Figure) and find_metric(name):
         return Figure(value, metric=name)
     return value

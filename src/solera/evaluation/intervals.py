@@ -12,7 +12,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv, stdtrit
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.errors import UsageError
@@ -48,6 +47,8 @@ def of_share(hits: int, rows: int, level: float = 0.95) -> Interval:
     if min(hits, misses) >= LEAST_ROWS:
         low, high = wilson(hits / rows, rows, z)
         return float(low), float(high)
+    from scipy.special import betaincinv
+
     tail = (1 - level) / 2
     low = betaincinv(hits, misses + 1, tail) if hits else 0.0
     high = betaincinv(hits + 1, misses, 1 - tail) if misses else 1.0
@@ -120,6 +121,8 @@ def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
         return None
     fourth = y4 - 4 * y * y3 + 6 * y**2 * y2 - 3 * y**4
     joint = e2y2 - 2 * y * e2y + y**2 * e2
+    from scipy.special import stdtrit
+
     variance = max(
         e4 / e2**2 + fourth / spread**2 - 2 * joint / (e2 * spread), 4 * (1 - e2 / spread)
     )

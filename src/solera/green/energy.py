@@ -263,12 +263,12 @@ def _shares(asks: Sequence[tuple[Record, Federation]], each: FloatArray) -> list
     """kWh of every client, where an ask is shared in proportion to rows."""
     if not asks:
         return []
-    clients = np.zeros(max(len(federation) for _, federation in asks))
+    clients = np.zeros(max(federation.engine.clients for _, federation in asks))
     weights: dict[int, Any] = {}
     for (record, federation), kwh in zip(asks, each.tolist(), strict=True):
         if id(federation) not in weights:
             sizes = federation.engine.sizes("train")
-            weights[id(federation)] = np.ones(len(federation)) if sizes is None else sizes + 1e-9
+            weights[id(federation)] = np.ones(len(clients)) if sizes is None else sizes + 1e-9
         share = weights[id(federation)][record.clients]
         clients[record.clients] += kwh / share.sum() * share
     shares: list[float] = clients.tolist()

@@ -118,6 +118,7 @@ class Predictor(Learner, abstract=True):
     def score_figure(self, X: Any, y: Any = None) -> Figure:
         """:meth:`score` with the rows that it rests on."""
         self.check_fitted()
+        self.check_predicts()
         metric = headline_of(self.schema_.target)
         if isinstance(X, Federation):
             from solera.learn.evaluation import evaluate_all

@@ -7,8 +7,9 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.evaluation.counts import (
+    ABOUT_ROWS,
     countable,
     figures_of,
     metrics_of,
@@ -37,7 +39,6 @@ from solera.evaluation.counts import (
 )
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import Figure, measured
-from solera.evaluation.scores import Scores
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.scores import (
@@ -101,11 +102,13 @@ def evaluate(
         if grid is not None and evaluation.counts["rows"]:
             replies = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
             ids, counts = _counts(replies, ScoreTotals(), per_client)
-            evaluation = with_scores(evaluation, model, ids, counts, grid, _asked(replies, part))
+            about = {"part": part, **_asked(replies)}
+            evaluation = with_scores(evaluation, model, ids, counts, grid, about)
         for name in metrics:
             replies = federation.ask(find_metric(name), ask)
             ids, counts = _counts(replies, Totals(), per_client)
-            _add_means(evaluation, name, ids, counts, _asked(replies, part))
+            about = {"part": part, **_asked(replies)}
+            evaluation = _extended(evaluation, ids, counts, about, partial(_mean, name))
     names = dict(enumerate(federation.names)) if per_client else {}
     return replace(evaluation, names=names, positive=model.schema_.positive)
 
@@ -166,9 +169,8 @@ class CountTotals(ScoreTotals):
 
 def judged(ids: IntArray, counts: dict[str, Any], part: str, replies: Any = None) -> Evaluation:
     """Metrics of all clients together and of each; ``counts`` are :func:`countable`."""
-    total = {**_total(counts), "asked": len(ids), "absent": 0}
-    if replies is not None:
-        total |= _asked(replies, part)
+    answered = {"asked": len(ids), "absent": 0} if replies is None else _asked(replies)
+    total = {**_total(counts), **answered}
     return replace(_evaluation(total, part), clients=_by_client(ids, counts, part))
 
 
@@ -182,7 +184,6 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
 
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
-    total = {name: value for name, value in total.items() if name != "part"}
     notes = []
     if total.get("merged"):
         notes.append("owners withhold small counts of labels, and which of them cannot be told")
@@ -214,9 +215,9 @@ def _total(counts: dict[str, Any]) -> dict[str, Any]:
     return total
 
 
-def _asked(replies: Any, part: str) -> dict[str, Any]:
-    """Of which rows an ask was, of how many clients, and how many of these did not reply."""
-    return {"part": part, "asked": len(replies.ask.clients), "absent": len(replies.failures)}
+def _asked(replies: Any) -> dict[str, int]:
+    """How many clients were asked, and how many of these did not reply."""
+    return {"asked": len(replies.ask.clients), "absent": len(replies.failures)}
 
 
 def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, dict[str, Figure]]:
@@ -224,12 +225,31 @@ def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, di
     some = np.flatnonzero(counts["rows"][: len(ids)])
     chosen = map_leaves(lambda leaf: leaf[some], counts)
     columns = {name: values.tolist() for name, values in metrics_of_many(chosen).items()}
+    told = {name: chosen[name].tolist() for name in ABOUT_ROWS if name in chosen}
     each = {}
     for i, client in enumerate(ids[some].tolist()):
-        metrics = {n: values[i] for n, values in columns.items() if not np.isnan(values[i])}
-        one = {name: leaf[i] for name, leaf in chosen.items()}
-        each[client] = figures_of(metrics, one, part=part)
+        metrics = {name: values[i] for name, values in columns.items()}
+        about = {name: values[i] for name, values in told.items()}
+        each[client] = figures_of(metrics, about, part=part)
     return each
+
+
+def _extended(
+    evaluation: Evaluation,
+    ids: IntArray,
+    counts: dict[str, Any],
+    about: Mapping[str, Any],
+    measure: Callable[..., dict[str, Figure]],
+) -> Evaluation:
+    """The evaluation with what ``measure`` makes of further counts, of all and of each client."""
+    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
+    metrics = evaluation.metrics | measure(_total(counts), every, about)
+    clients = dict(evaluation.clients)
+    alone = {"part": about["part"], "asked": 1, "absent": 0}
+    for i, client in enumerate(ids.tolist()):
+        if figures := measure({name: leaf[i] for name, leaf in counts.items()}, 0, alone):
+            clients[client] = clients.get(client, {}) | figures
+    return replace(evaluation, metrics=metrics, clients=dict(sorted(clients.items())))
 
 
 def with_scores(
@@ -241,72 +261,46 @@ def with_scores(
     about: Mapping[str, Any],
 ) -> Evaluation:
     """The evaluation with what follows from counted scores."""
-    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
-    figures, scores = _of_scores(model, _total(counts), grid, every, about)
-    clients = dict(evaluation.clients)
-    client_scores = {}
-    for i, client in enumerate(ids.tolist()):
-        one = {name: leaf[i] for name, leaf in counts.items()}
-        own, client_scores[client] = _of_scores(
-            model, one, grid, 0, {"part": about["part"], "asked": 1}
-        )
-        clients[client] = clients.get(client, {}) | own
-    some = {client: each for client, each in client_scores.items() if each is not None}
-    return replace(
-        evaluation,
-        metrics={**evaluation.metrics, **figures},
-        clients=dict(sorted(clients.items())),
-        scores=scores,
-        client_scores=some,
-    )
+    measure = partial(_of_scores, model, grid)
+    evaluation = _extended(evaluation, ids, counts, about, measure)
+    if "pinball" in counts:
+        return evaluation
+    each = {
+        client: scores_of(model, {name: leaf[i] for name, leaf in counts.items()}, grid)
+        for i, client in enumerate(ids.tolist())
+    }
+    scores = scores_of(model, _total(counts), grid)
+    return replace(evaluation, scores=scores, client_scores=each)
 
 
 def _of_scores(
-    model: Any, total: dict[str, Any], grid: ScoreGrid, every: int, about: Mapping[str, Any]
-) -> tuple[dict[str, Figure], Scores | None]:
+    model: Any, grid: ScoreGrid, total: dict[str, Any], every: int, about: Mapping[str, Any]
+) -> dict[str, Figure]:
     """Figures of counted scores; ``every`` is of how many rows they would be, withheld ones too."""
     about = {**about, "clients": int(total["clients"])}
-    judged = int(total["judged"])
+    rows = int(total["judged"])
+    withheld = max(0, every - rows)
     if "pinball" in total:
         metrics = quantile_metrics(total, grid.quantiles)
-        return measured(metrics, rows=judged, withheld=max(0, every - judged), **about), None
+        return measured(metrics, rows=rows, withheld=withheld, **about)
     scores = scores_of(model, total, grid)
     bounds = scores.bounds()
-    figures = {}
-    for name, value in scores.metrics().items():
-        is_sum = name in ("log_loss", "brier")
-        rows = judged if is_sum else scores.rows
-        figures[name] = Figure(
-            value,
-            metric=name,
-            rows=rows,
-            withheld=max(0, every - rows),
-            bound=bounds[name],
-            **about,
-        )
-    return figures, scores
+    figures = measured(scores.metrics(), rows=rows, withheld=withheld, **about)
+    for name, figure in figures.items():
+        figure.bound = bounds[name]
+        if name not in ("log_loss", "brier"):
+            figure.rows, figure.withheld = scores.rows, max(0, every - scores.rows)
+    return figures
 
 
-def _add_means(
-    evaluation: Evaluation,
-    name: str,
-    ids: IntArray,
-    counts: dict[str, Any],
-    about: Mapping[str, Any],
-) -> None:
-    """Add the means of a metric of one's own; a client that withholds its sum is left out."""
-    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
-    targets = [(evaluation.metrics, _total(counts), every, about)]
-    for i, client in enumerate(ids.tolist()):
-        one = {key: leaf[i] for key, leaf in counts.items()}
-        targets.append(
-            (evaluation.clients.setdefault(client, {}), one, 0, {"part": about["part"], "asked": 1})
-        )
-    for metrics, total, rows, of in targets:
-        if total["rows"]:
-            mean = {name: float(total["total"] / total["rows"])}
-            withheld = max(0, rows - int(total["rows"]))
-            metrics |= figures_of(mean, {**total, "withheld": withheld}, **of)
+def _mean(
+    name: str, total: dict[str, Any], every: int, about: Mapping[str, Any]
+) -> dict[str, Figure]:
+    """The mean of a metric of one's own; a client that withholds its sum is left out."""
+    if not total["rows"]:
+        return {}
+    mean = {name: float(total["total"] / total["rows"])}
+    return figures_of(mean, {**total, "withheld": max(0, every - total["rows"])}, **about)
 
 
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:

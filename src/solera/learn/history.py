@@ -10,24 +10,18 @@ from solera.core.errors import UsageError
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.rounds import Callback, Round, logged
-from solera.evaluation.figure import Figure, in_words, measured
+from solera.evaluation.figure import Figure, in_words
 from solera.evaluation.metrics import metric_label
 
 
 class NameRows(Callback):
-    """Says of which rows the losses are that a learner logged as bare numbers."""
+    """Says of which rows the loss is that a learner logged as a bare number."""
 
     def on_round(self, learner: Any, round: Round) -> None:
-        losses = {
-            name: value
-            for name, value in logged(round.metrics).items()
-            if name.split("_")[0] in ("loss", "validation") and not isinstance(value, Figure)
-        }
-        for name, value in losses.items():
-            about = {"part": "validation", "rows": None}
-            if name == "loss":
-                about = learner.rows_of_loss(round)
-            round.metrics |= measured({name: value}, **about)
+        loss = round.metrics.get("loss")
+        if loss is not None and not isinstance(loss, Figure):
+            about = learner.rows_of_loss(round)
+            round.metrics["loss"] = Figure(loss, metric="loss", **about)
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Any:

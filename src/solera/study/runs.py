@@ -23,7 +23,7 @@ from typing import Any
 from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.core.html import html_table
-from solera.evaluation.figure import Figure, MeasuredPart
+from solera.evaluation.figure import Figure
 from solera.evaluation.metrics import headline_metric, sign
 from solera.study.exporters import Exporter
 from solera.study.run.folder import Events, read_environment
@@ -109,33 +109,34 @@ def load(folder: Paths) -> Run:
 
 def _best(table: Sequence[Mapping[str, str]]) -> tuple[str, dict[str, Figure]]:
     """The method with the best mean of the metric that sums up a model, and its metrics."""
-    lines = [line for line in table if line["part"] == "test"]
-    labels = [name for name in (lines[0] if lines else ()) if name not in _NOT_OF_A_METHOD]
-    varying = [name for name in labels if len({line[name] for line in lines}) > 1]
-    told = [name for name in varying if name.partition(".")[0] != "learner"]  # others are in it
     methods: dict[str, dict[str, list[Mapping[str, str]]]] = {}
-    for line in lines:
-        shown = [f"{name} {line[name]}" for name in told if line[name]]
-        method = ", ".join([line["learner"], *shown])
-        methods.setdefault(method, {}).setdefault(line["metric"], []).append(line)
-    means = {
-        method: {metric: _mean(metric, values) for metric, values in metrics.items()}
-        for method, metrics in methods.items()
-    }
-    deciding = headline_metric({line["metric"] for line in lines})
-    judged = {method: metrics for method, metrics in means.items() if deciding in metrics}
-    if deciding is None or not judged:
+    for line in table:
+        if line["part"] == "test":
+            metrics = methods.setdefault(_method(line), {})
+            metrics.setdefault(line["metric"], []).append(line)
+    means = {method: dict(map(_mean, metrics.values())) for method, metrics in methods.items()}
+    deciding = headline_metric({metric for metrics in means.values() for metric in metrics})
+    if deciding is None:
         return "", {}
+    judged = {method: metrics for method, metrics in means.items() if deciding in metrics}
     best = max(judged, key=lambda method: sign(deciding) * judged[method][deciding])
     return best, judged[best]
 
 
-def _mean(metric: str, lines: Sequence[Mapping[str, str]]) -> Figure:
-    counts = {line.get(ROWS) or "" for line in lines}
-    rows = next(iter(counts)) if len(counts) == 1 else ""
-    value = fmean(float(line["value"]) for line in lines)
-    part: MeasuredPart = "rows" if rows else "unknown"
-    return Figure(value, metric=metric, part=part, rows=int(rows) if rows else None)
+def _method(line: Mapping[str, str]) -> str:
+    """A learner, and what else a line of the table is of, apart from the seed."""
+    others = [
+        text
+        for name, text in line.items()
+        if text and name not in _NOT_OF_A_METHOD and name.partition(".")[0] != "learner"
+    ]
+    return f"{line['learner']} ({', '.join(others)})"
+
+
+def _mean(lines: Sequence[Mapping[str, str]]) -> tuple[str, Figure]:
+    metric, rows = lines[0]["metric"], lines[0].get(ROWS)
+    about: dict[str, Any] = {"part": "rows", "rows": int(rows)} if rows else {}
+    return metric, Figure(fmean(float(line["value"]) for line in lines), metric=metric, **about)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

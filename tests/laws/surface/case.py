@@ -19,6 +19,8 @@ FITTING: dict[type, dict[str, Any]] = {
     so.FedCox: {"numbers": lambda: so.FedCox(rounds=20)},
 }
 """Learners of which no example of ``cases.py`` fits a kind of target."""
+ESTIMATES = (so.FedGLM, so.FedCox)
+"""Learners that have no estimate for a column which follows from others."""
 TARGETS_OF = {so.FedCox: {"numbers": "survival"}}
 """Targets that are of a kind, but of a shape of their own."""
 
@@ -31,7 +33,8 @@ def example(cls: type, dealt: Dealt) -> Any:
         learner = _example_of_laws(cls, COARSE.get(dealt.target, dealt.target))
     learner = _with_network(learner, dealt)
     if dealt.kind == "prepared":
-        return so.Pipeline(so.FedImputer(), so.FedEncoder(), so.FedScaler(), learner)
+        encoder = so.FedEncoder("dummy" if cls in ESTIMATES else "onehot")
+        return so.Pipeline(so.FedImputer(), encoder, so.FedScaler(), learner)
     return learner
 
 

@@ -105,8 +105,11 @@ def standardised(X: Any, train: Any) -> Any:
     return ((X - rows.mean(axis=0)) / spread).astype(kind)
 
 
-def filled_and_encoded(frame: Any, train: Any) -> Any:
-    """A frame as numbers: gaps filled with the mean or the commonest, one column per category."""
+def filled_and_encoded(frame: Any, train: Any, *, first: bool) -> Any:
+    """A frame as numbers: gaps filled with the mean or the commonest, one column per category.
+
+    Without ``first``, the first category of each column has none.
+    """
     columns = []
     for name in frame.columns:
         column = frame[name]
@@ -117,5 +120,5 @@ def filled_and_encoded(frame: Any, train: Any) -> Any:
             continue
         texts = column.astype(object)
         texts = texts.where(texts.notna(), texts.iloc[train].mode()[0])
-        columns.append(pd.get_dummies(texts).to_numpy(dtype=float))
+        columns.append(pd.get_dummies(texts, drop_first=not first).to_numpy(dtype=float))
     return np.concatenate(columns, axis=1)

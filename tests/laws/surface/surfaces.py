@@ -21,7 +21,7 @@ from sklearn.model_selection import cross_val_score
 
 import solera as so
 from surface import oracle
-from surface.case import Case
+from surface.case import ESTIMATES, Case
 from surface.dealt import PARTS, take
 from surface.oracle import NAMES
 
@@ -56,7 +56,7 @@ def close(a: Any, b: Any, what: str, rtol: float = 1e-6, atol: float = 1e-8) -> 
     """Numbers that are the same but for rounding, or classes that are the same."""
     a, b = dense(a), dense(b)
     require(a.shape == b.shape, f"{what}: shapes {a.shape} and {b.shape}")
-    if a.dtype.kind in "US" or b.dtype.kind in "US":
+    if a.dtype.kind in "USO" or b.dtype.kind in "USO":
         require(np.array_equal(a, b), f"{what}: {(a != b).mean():.0%} of {len(a)} classes differ")
         return
     same = np.isclose(a.astype(float), b.astype(float), rtol=rtol, atol=atol, equal_nan=True)
@@ -460,7 +460,7 @@ def pipeline(case: Case) -> None:
     """With steps before it, it says what it says of rows that were prepared by hand."""
     dealt, train = case.dealt, case.dealt.rows("train")
     if dealt.kind == "prepared":
-        rows = oracle.filled_and_encoded(dealt.X, train)
+        rows = oracle.filled_and_encoded(dealt.X, train, first=case.cls not in ESTIMATES)
         by_hand = case.model.learners[-1].clone()
         pipe, steps = case.model, 1
     elif dealt.is_frame:

@@ -14,7 +14,7 @@ from cases import VERTICAL, example
 
 import solera as so
 from surface import oracle
-from surface.dealt import COLUMNS, SEED, Dealt, deal
+from surface.dealt import COLUMNS, PARTS, SEED, Dealt, deal
 from surface.oracle import NAMES
 from surface.surfaces import Absent, Wrong, close, figures, metrics_are, require
 
@@ -63,14 +63,15 @@ class VerticalCase:
         self.federation = divided(dealt) if dealt.kind in DIVISIBLE else dealt.shared()
         self.model = example(cls, VERTICAL).fit(self.federation, progress=False)
 
-    def rows(self) -> Any:
-        """The numbers of the rows in the order in which the label owner holds them."""
-        names = self.federation.data.identifiers_of(0, "train")
-        return np.array([int(str(name).removeprefix("p")) for name in names])
-
-    def predicted(self, model: Any = None, federation: Any = None) -> Any:
+    def predicted(self, model: Any = None, federation: Any = None, part: Any = None) -> Any:
+        """Predictions of rows of a part, by who they are of."""
         model = self.model if model is None else model
-        return np.asarray(model.predict(self.federation if federation is None else federation))
+        return model.predict(self.federation if federation is None else federation, part)
+
+
+def rows_of(predicted: Any) -> Any:
+    """The numbers of the rows that predictions are of."""
+    return np.array([int(str(name).removeprefix("p")) for name in predicted.index])
 
 
 def surface(check: Callable[[VerticalCase], None]) -> Callable[[VerticalCase], None]:
@@ -88,33 +89,46 @@ def fit(case: VerticalCase) -> None:
 
 @surface
 def predict(case: VerticalCase) -> None:
+    """One answer for every person, who is named."""
     found = case.predicted()
-    require(len(found) == len(case.dealt.owners), f"{len(found)} answers")
+    require(sorted(rows_of(found)) == list(range(len(case.dealt.owners))), "not one for each")
     if case.dealt.target in NAMES:
-        require({*found.tolist()} <= {*NAMES[case.dealt.target]}, f"classes {np.unique(found)}")
+        require({*found.tolist()} <= {*NAMES[case.dealt.target]}, f"classes {found.unique()}")
     else:
         require(np.isfinite(found).all(), "predictions that are no numbers")
 
 
 @surface
 def predict_proba(case: VerticalCase) -> None:
-    p = np.asarray(case.model.predict_proba(case.federation))
-    close(p.sum(axis=1), np.ones(len(p)), "the sum of probabilities", rtol=1e-5)
-    largest = np.array(NAMES[case.dealt.target])[p.argmax(axis=1)]
-    require(np.array_equal(largest, case.predicted()), "predictions are not the most probable")
+    p, predicted = case.model.predict_proba(case.federation), case.predicted()
+    require(p.index.equals(predicted.index), "of other persons than the predictions")
+    names = NAMES[case.dealt.target]
+    require(list(map(str, p.columns)) == names, f"columns {list(p.columns)}")
+    close(p.to_numpy().sum(axis=1), np.ones(len(p)), "the sum of probabilities", rtol=1e-5)
+    largest = np.array(names)[p.to_numpy().argmax(axis=1)]
+    require(np.array_equal(largest, predicted), "predictions are not the most probable")
 
 
 @surface
 def score_federation(case: VerticalCase) -> None:
-    wanted = oracle.score(case.dealt.target, case.dealt.y[case.rows()], case.predicted())
+    predicted = case.predicted()
+    y = case.dealt.y[rows_of(predicted)]
+    wanted = oracle.score(case.dealt.target, y, predicted.to_numpy())
     close(float(case.model.score(case.federation)), wanted, "score of the federation")
 
 
 @surface
 def evaluate(case: VerticalCase) -> None:
-    y, predicted = case.dealt.y[case.rows()], case.predicted()
-    found = case.model.evaluate(case.federation, None).metrics
-    metrics_are(found, case.dealt.target, y, predicted, "all rows")
+    """Metrics of every part by the persons that predictions of it name."""
+    for part in (None, *PARTS):
+        if part == "validation" and not case.model.validation:
+            continue
+        if part == "test" and not case.model.test:
+            continue
+        predicted = case.predicted(part=part)
+        found = case.model.evaluate(case.federation, part).metrics
+        y = case.dealt.y[rows_of(predicted)]
+        metrics_are(found, case.dealt.target, y, predicted.to_numpy(), f"part {part}")
 
 
 @surface

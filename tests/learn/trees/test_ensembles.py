@@ -71,6 +71,15 @@ def test_the_loss_falls_and_probabilities_are_per_row():
         np.testing.assert_allclose(model.predict_proba(X[i : i + 1])[0], p[i])
 
 
+def test_rounds_are_judged_by_rows_as_they_are():
+    """By codes of bins the last round's R² of validation rows was 1 lower than the model's."""
+    X, y = data(2, "numbers", rows=400)
+    fed = so.simulate(X, y, clients=4, validation=0.25, seed=1)
+    model = so.FedHistGBDT(rounds=4, min_rows=5).fit(fed, callbacks=[so.callbacks.Evaluate()])
+    for name, value in model.evaluate(fed, "validation").metrics.items():
+        assert model.history_[-1][name] == pytest.approx(value)
+
+
 @pytest.mark.parametrize("learner", [so.FedHistGBDT(rounds=12, min_rows=3), so.SimFL(rounds=12)])
 def test_clients_that_come_and_go(learner):
     X, y = data(2, "two", rows=400)

@@ -42,6 +42,9 @@ kind = "FedBins"
 bins = 8
 
 [[learner.steps]]
+kind = "FedEncoder"
+
+[[learner.steps]]
 kind = "FedLinear"
 rounds = 20
 lr = 0.05
@@ -215,6 +218,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         "task 'linear.train': batch_size is not named, and nothing else is allowed",
         "task 'linear.train': l2 is not named, and nothing else is allowed",
         "task 'prepare.FedBins': bins will be 8, and must be at most 4",
+        "task 'prepare.FedEncoder' is not allowed",
         "task 'learner.evaluate' is not allowed",
     ]
     assert refused(Policy.parse('[[task]]\nname = "*"\n'), job) == []

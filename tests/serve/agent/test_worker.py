@@ -158,7 +158,7 @@ class Recorder(LocalEngine):
 
     def run(self, asked, aggregation):
         alone = np.array([CLIENT])
-        block = self._runner.block(asked, alone, dict(self._states), None)
+        block = self._runner.block(asked, alone, dict(self._states_of(asked.fit)), None)
         self.heard.append((asked, encode(block.batch.payloads[0])))
         return super().run(asked, aggregation)
 

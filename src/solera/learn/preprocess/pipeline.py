@@ -37,7 +37,7 @@ class Pipeline(Predictor):
     allows_missing = True
     takes_categories = True
     can_start = True
-    steps_: list[Any]
+    steps_: list[Learner]
 
     def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
         self.steps = steps
@@ -173,8 +173,7 @@ class Pipeline(Predictor):
         return light
 
     def needs_to_load(self) -> list[str]:
-        needs: list[str] = self.steps_[-1].needs_to_load()
-        return needs
+        return self.steps_[-1].needs_to_load()
 
     def for_prediction(self) -> Self:
         return self._ending_in(self.steps_[-1].for_prediction())
@@ -198,6 +197,7 @@ class Pipeline(Predictor):
     def prepared(self, X: Any) -> Any:
         """Rows as the steps before the last make them."""
         for step in self.steps_[:-1]:
+            assert isinstance(step, Transformer)
             X = step.transform(X)
         return X
 

@@ -237,9 +237,9 @@ def kaplan_meier(
 def check_survival(schema: Schema) -> None:
     """Raise :class:`DataError` for a target that is not times and events."""
     if (schema.target, schema.outputs) != ("numbers", 2):
+        there = f"are {schema.outputs} {schema.target}" if schema.outputs else "is none"
         raise DataError(
-            f"survival needs a target of two columns of numbers, not {schema.outputs or 'no'} "
-            f"{schema.target}",
+            f"survival needs a target of two columns of numbers, here {there}",
             hint="so.simulate(X, y), y = np.column_stack([time, event]), the event as 0.0 or 1.0",
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
 from solera.core.schema import Schema
+from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.rows import dense
@@ -71,6 +72,7 @@ class SingleTree(TreePredictor, abstract=True):
     def _raw(self, condition: Condition) -> Condition:
         """A condition on the columns before the pipeline."""
         for step in [] if self._pipeline is None else reversed(self._pipeline.steps_[:-1]):
+            assert isinstance(step, Transformer)
             condition = step.condition_before(condition)
         return condition
 

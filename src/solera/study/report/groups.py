@@ -71,11 +71,9 @@ def whose_rows(results: Sequence[Result], metric: str) -> str:
     """How many rows the metric of some results is of, and whose."""
     values = [value for result in results if (value := value_of(result, metric)) is not None]
     words = " or ".join(dict.fromkeys(WHOSE.get(v.part, "rows not known") for v in values))
-    counts = [value.rows for value in values if value.rows is not None]
-    if not counts:
-        return words
-    least, most = min(counts), max(counts)
-    return f"{least:,} {words}" if least == most else f"{least:,} to {most:,} {words}"
+    counts = sorted(value.rows for value in values if value.rows is not None)
+    ends = dict.fromkeys([*counts[:1], *counts[-1:]])
+    return f"{' to '.join(f'{rows:,}' for rows in ends)} {words}".strip()
 
 
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
