@@ -81,7 +81,7 @@ def test_every_fit_over_a_network_starts_fresh(place):
     first, second = (describe_fitted(model.clone().fit(federation)) for _ in range(2))
     assert encode(first) == encode(second)
     with pytest.raises(so.errors.UsageError, match="keep nothing of this FedPer"):
-        model.fit(federation).evaluate_personal(federation, "train")
+        model.fit(federation).evaluate(federation, "train")
 
 
 def draws_noise(learner):
