@@ -14,7 +14,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import Task
 from solera.data.frames import check_columns, encode_target, is_frame, to_pandas
 from solera.evaluation.figure import Figure
@@ -120,11 +120,13 @@ class Predictor(Learner, abstract=True):
         self.check_fitted()
         self.check_predicts()
         metric = headline_of(self.schema_.target)
-        if isinstance(X, Federation):
-            from solera.learn.evaluation import evaluate_all
+        from solera.learn.evaluation import evaluate_all, evaluate_rows
 
+        if isinstance(X, Federation):
             return evaluate_all(self, X)[metric]
         y = encode_target(self._target_of(X) if y is None else y, self.schema_)
+        if self.schema_.target == "labels":
+            return evaluate_rows(self, X, y)[metric]
         predicted = self.predict(X)
         if len(y) != len(predicted):
             raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
@@ -138,8 +140,7 @@ class Predictor(Learner, abstract=True):
                 )
             value = float(r2_score(y, predicted))
         else:
-            hits = predicted == y
-            value = float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+            value = float((predicted == y).mean())
         return Figure(value, metric=metric, part="rows", rows=len(y))
 
     def _target_of(self, X: Any) -> Any:
@@ -152,7 +153,7 @@ class Predictor(Learner, abstract=True):
         return frame[names[0]] if len(names) == 1 else frame[[*names]]
 
     def losses(self, X: Any, y: Any) -> FloatArray:
-        """−log p of the class, the mean of −log p over labels, or half the squared error."""
+        """−log p of the class, its mean over known labels, or half the squared error."""
         y = encode_target(y, self.schema_)
         if self.schema_.target == "numbers":
             error = np.asarray(self.predict(X), dtype=float) - y
@@ -161,7 +162,10 @@ class Predictor(Learner, abstract=True):
             return super().losses(X, y)
         p = np.asarray(self.predict_proba(X), dtype=float)
         if self.schema_.target == "labels":
-            chosen = np.where(y > 0, p, 1 - p)
+            known = (y != UNKNOWN) & ~np.isnan(p)
+            chosen = np.where(known, np.where(y > 0, p, 1 - p), 1.0)
+            means = -np.log(np.maximum(chosen, _LEAST)).sum(axis=1)
+            return np.asarray(means / np.maximum(known.sum(axis=1), 1))
         else:
             codes = class_codes(y, self.schema_.classes)
             chosen = np.take_along_axis(p, codes[:, None], axis=1)

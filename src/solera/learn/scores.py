@@ -17,6 +17,7 @@ from msgspec import Meta
 from solera.core.aggregation import Aggregation
 from solera.core.clients import (
     Array,
+    BoolArray,
     Client,
     ClientGroup,
     FloatArray,
@@ -34,8 +35,9 @@ from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
-from solera.core.schema import class_codes
+from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import group_task
+from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import own_model, own_models
@@ -150,11 +152,15 @@ def count_scores(group: ClientGroup, ask: Any) -> Stacked:
 
 @dataclass(frozen=True)
 class _Scored:
-    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses."""
+    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses.
+
+    A row whose labels are all unknown is not judged.
+    """
 
     bins: IntArray
     loss: FloatArray
     brier: FloatArray
+    is_judged: BoolArray
 
 
 def _grid_of(ask: Any) -> ScoreGrid:
@@ -180,7 +186,7 @@ def score_counts(model: Any, rows: Segments, grid: ScoreGrid) -> dict[str, Array
         "merged": np.zeros(clients, dtype=bool),
         "loss": _added(scored.loss, owners, clients),
         "brier": _added(scored.brier, owners, clients),
-        "rows": rows.sizes,
+        "rows": np.bincount(owners[scored.is_judged], minlength=clients),
     }
 
 
@@ -188,7 +194,8 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
     schema = model.schema_
     if not len(rows):
         names = len(_names(model))
-        return _Scored(np.empty((0, names, 2), np.int64), np.empty(0), np.empty(0))
+        none = np.empty(0)
+        return _Scored(np.empty((0, names, 2), np.int64), none, none, none.astype(bool))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -198,13 +205,19 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         brier = ((p - truth) ** 2).sum(axis=1)
         if p.shape[1] == 2:
             p, truth, brier = p[:, 1:], truth[:, 1:], brier / 2
+        known, is_judged = np.ones_like(truth), np.ones(len(p), dtype=bool)
     else:
-        truth = np.asarray(rows.y).reshape(len(rows), -1) > 0
-        loss = -np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)).mean(axis=1)
-        brier = ((p - truth) ** 2).mean(axis=1)
+        y = np.asarray(rows.y).reshape(len(rows), -1)
+        truth, known = y > 0, (y != UNKNOWN) & ~np.isnan(p)
+        p = np.where(known, p, 0.5)
+        share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
+        loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
+        brier = ((p - truth) ** 2 * share).sum(axis=1)
+        is_judged = known.any(axis=1)
     place = np.searchsorted(edges, p, side="left")
-    bins = np.where(np.stack([~truth, truth], axis=2), place[:, :, None], -1)
-    return _Scored(bins, loss, brier)
+    chosen = np.stack([known & ~truth, known & truth], axis=2)
+    bins = np.where(chosen, place[:, :, None], -1)
+    return _Scored(bins, loss, brier, is_judged)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
@@ -52,7 +54,7 @@ def by_hand(model, fed, client, rows):
     else:
         weights[-len(state["private_part"]) :] = state["private_part"]
     sizes, first = [6, 8, 3], 0
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         W = weights[first : first + inputs * outputs].reshape(outputs, inputs)
         first += inputs * outputs
         rows = rows @ W.T + weights[first : first + outputs]
@@ -90,7 +92,8 @@ def test_evaluate_judges_every_client_by_its_own_model(name, fitted):
     wanted = accuracy_score(np.concatenate(truth), np.concatenate(predicted))
     assert found[metric] == pytest.approx(wanted)
     assert found[metric] > 0.65
-    assert found[metric].rows == 60 and found[metric].is_whole
+    assert found[metric].rows == 60
+    assert found[metric].is_whole
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -168,7 +171,8 @@ def test_there_is_no_model_of_a_client_that_is_not_there():
     with pytest.raises(UsageError, match="there is no client 'Ourense'"):
         model.at("Ourense")
     found = model.evaluate(fed)
-    assert sorted(found.clients) == [0, 1, 3] and found["accuracy"].absent == 1
+    assert sorted(found.clients) == [0, 1, 3]
+    assert found["accuracy"].absent == 1
     with pytest.raises(UsageError, match="FedAvg has one model for all clients"):
         so.FedAvg(NET, rounds=1).fit(fed).at("Lugo")
     with pytest.raises(so.errors.NotFitted):
@@ -251,7 +255,8 @@ def test_folds_are_scored_by_own_models():
         model = LEARNERS["FedPer"]().fit(fed[train])
         owners = fed.row_owners[held]
         rows = fed.data.segments(fed.clients, "train").joined()
-        right = [model.at(c).predict(rows.X[[r]]) == rows.y[r] for r, c in zip(held, owners)]
+        pairs = zip(held, owners, strict=True)
+        right = [model.at(c).predict(rows.X[[r]]) == rows.y[r] for r, c in pairs]
         assert score == pytest.approx(np.mean(right))
 
 

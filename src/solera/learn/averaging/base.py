@@ -239,9 +239,9 @@ class ScoreAveraging(Averaging, abstract=True):
             return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
         z = self.decision_function(X)
         if self.schema_.target == "labels":
-            present = (z > vars(self).get("thresholds_", 0.0)).astype(np.uint8)
-            is_learned = vars(self).get("labels_")
-            return present if is_learned is None else np.where(is_learned, present, UNKNOWN)
+            present = z > vars(self).get("thresholds_", 0.0)
+            is_learned = vars(self).get("labels_", True)
+            return np.where(is_learned, present, UNKNOWN).astype(np.int8)
         return z[:, 0] if self.schema_.outputs == 1 else z
 
     def loss_of_target(self) -> str:
