@@ -295,8 +295,7 @@ def check_known(federation: Federation, schema: Schema, kind: str) -> None:
 def unknown_label(client: int, label: str, kind: str) -> DataError:
     """The error for labels given to a learner that needs all of them."""
     return DataError(
-        f"client {client} does not know label {label!r} of all its rows, and {kind} cannot leave it "
-        "out",
+        f"client {client} does not know label {label!r} of all rows, which {kind} cannot leave out",
         hint="so.FedLinear(), so.FedAvg(…) and so.MLFedAvg(…) can",
     )
 
