@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -175,7 +176,7 @@ def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
 
 
 def _matrix(y: Array) -> Array:
-    return np.asarray(y).reshape(len(y), -1)
+    return np.asarray(y).reshape(len(y), math.prod(np.shape(y)[1:]))
 
 
 def _sums(values: Array, owners: IntArray, clients: int) -> Array:

@@ -7,6 +7,7 @@ the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -222,7 +223,8 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
     """max(q e, (q − 1) e) with e = y − ŷ: rows × levels × outputs (Koenker & Bassett 1978)."""
-    truth = np.asarray(rows.y, dtype=float).reshape(len(rows), -1)
+    outputs = math.prod(np.shape(rows.y)[1:])
+    truth = np.asarray(rows.y, dtype=float).reshape(len(rows), outputs)
     guess = np.asarray(model.predict(rows.X) if len(rows) else rows.y, dtype=float)
     error = (truth - guess.reshape(truth.shape))[:, None, :]
     q = levels[:, None]
