@@ -314,7 +314,8 @@ class FedAvg(ScoreAveraging):
 
     @property
     def is_personal(self) -> bool:
-        return "owner_" not in vars(self) and self._keeps_models
+        is_fitted = "schema_" in vars(self)
+        return is_fitted and "owner_" not in vars(self) and self._keeps_models
 
     @property
     def _keeps_models(self) -> bool:
