@@ -69,9 +69,7 @@ class Predictor(Learner, abstract=True):
                 hint="there, solera predict MODEL ROWS --folder FOLDER; evaluate(federation) asks",
             )
         place = self._client_parts.find(client)
-        own = self.with_part(self._client_parts.parts[place], str(self._client_parts.name(place)))
-        own.history_, own._trained_with = self.history_, self._trained_with
-        return own
+        return self.with_part(self._client_parts.parts[place], str(self._client_parts.name(place)))
 
     def common(self) -> Self:
         """The model that all clients share, where it was trained."""

@@ -31,9 +31,12 @@ def training_facts(federation: Federation, learner: Any, *, started: bool) -> di
     a learner that adds noise it is kept whether that was ``simulated``.
     """
     sizes = federation.engine.sizes("train")
-    earlier = {"started": True} if started else {}
+    earlier: dict[str, Any] = {"started": True} if started else {}
     if any("accounts_" in vars(part) for part in _parts(learner)):
         earlier["simulated"] = bool(getattr(federation.engine, "simulated", False))
+    job = getattr(federation.engine, "job", None) if learner.is_personal else None
+    if job is not None:  # where clients keep the rest of the model
+        earlier["job"] = job
     secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
     return {
         **earlier,

@@ -336,6 +336,7 @@ class FedAvg(ScoreAveraging):
         """One client's model, or nobody's that all share."""
         model = self.for_prediction()
         model.weights_, model.owner_ = weights, owner
+        model.history_, model._trained_with = vars(self).get("history_", []), self._trained_with
         return model
 
     def module(self) -> Any:
