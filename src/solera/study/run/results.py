@@ -28,6 +28,9 @@ class Result:
     rows or, without these, of all that clients keep, and ``client_curves`` of each client. Bytes
     and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
 
+    Where every client has its own model these are judged: ``metrics`` are means of theirs, and
+    ``common`` those of clients' test rows by the model that all share, empty if it has no head.
+
     All metrics are figures, those of files that say nothing of rows of unknown ones.
     """
 
@@ -47,12 +50,15 @@ class Result:
     curves: Curves | None = None
     client_curves: list[Curves] = field(default_factory=list)
     energy: EnergyUse | None = None
+    common: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         score = self.score or "score"
         clients = {client: restored({score: value}) for client, value in self.clients.items()}
         for name in _METRICS:
             object.__setattr__(self, name, restored(getattr(self, name)))
+        if self.common is not None:
+            object.__setattr__(self, "common", restored(self.common))
         each = {client: figure[score] for client, figure in clients.items()}
         object.__setattr__(self, "clients", each)
         object.__setattr__(self, "history", [restored(entry) for entry in self.history])
