@@ -245,7 +245,7 @@ def test_workers_read_and_the_driver_does_not(files, monkeypatch):
 
     monkeypatch.setattr(TableFile, "read", elsewhere)
     with so.simulate(source, engine="processes", workers=1) as fed:
-        so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedHEONN()).fit(fed)
+        so.Pipeline(so.FedEncoder(), so.FedImputer(), so.FedScaler(), so.FedHEONN()).fit(fed)
 
 
 class Frames:

@@ -14,7 +14,7 @@ import solera as so
 from solera.core.errors import UsageError
 from solera.evaluation.intervals import area_variance, intervals_of, of_area, of_share
 
-DRAWS = 300
+DRAWS = 200
 rng = np.random.default_rng(3)
 
 

@@ -52,7 +52,7 @@ def test_rows_are_what_the_runs_have_in_common(folders):
     row, column = found.rows.index("data wine, seed 1"), found.methods.index(
         next(m for m in found.methods if m.startswith("FedLinear"))
     )  # fmt: skip
-    assert found.scores[row, column] == result["metrics"]["macro_f1"]
+    assert found.scores[row, column] == result["metrics"]["macro_f1"]["value"]
     assert sum(found.ranks) == pytest.approx(6)
 
 

@@ -90,8 +90,9 @@ def show(connection: Connection, name: JobName, as_json: AsJson = False) -> None
     """One job: its state, how far it is, its latest model."""
     check_name("JOB", name)
     shown = connection.request("GET", f"/v1/jobs/{name}").json()
+    judged = _judged(connection, name)
     if as_json:
-        print_json(shown)
+        print_json({**shown, "judged": judged})
         return
     progress, model = shown.pop("progress"), shown.pop("model")
     for key in ("created", "changed", "deadline"):
@@ -106,8 +107,8 @@ def show(connection: Connection, name: JobName, as_json: AsJson = False) -> None
         made = f" of {len(model['contributions'])} clients" if model["contributions"] else ""
         shown["model"] = f"version {model['version']}{made}, {moment(model['time'])}"
     rows = [[key, value] for key, value in shown.items() if value not in (None, "")]
-    judged = [[metric, figure.words] for metric, figure in _judged(connection, name).items()]
-    print_table(["what", "is"], rows + judged)
+    rows += [[metric, figure.words] for metric, figure in judged.items()]
+    print_table(["what", "is"], rows)
 
 
 @job.command("logs", epilog="Example: solera job logs readmission --follow")
@@ -212,4 +213,6 @@ def _line(event: Event) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if type(value) is float else str(value)
+    if isinstance(value, Figure):
+        return value.words
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

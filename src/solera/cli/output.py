@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from solera.core.federation import UnsentAsk
+from solera.evaluation.figure import plain
 
 if TYPE_CHECKING:
     from solera.data.federated import FederatedData
@@ -67,7 +68,8 @@ def first_line(thing: object) -> str:
 
 def print_json(value: Any) -> None:
     """Plain JSON and nothing else; records become objects."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
+    plain_value = to_builtins(value, enc_hook=plain)
+    text = json.dumps(plain_value, indent=2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from solera.cli.output import stderr
 from solera.core.meter import size
 from solera.core.rounds import Callback, Round, logged
+from solera.evaluation.figure import in_words
 from solera.study.run.progress import Progress as StudyProgress
 
 
@@ -102,7 +103,7 @@ class _RoundBar(Callback):
         metrics = round.metrics
         self.rounds += 1
         self.bytes += metrics["bytes_down"] + metrics["bytes_up"]
-        numbers = [f"{name} {value:.4g}" for name, value in logged(metrics).items()]
+        numbers = [f"{name} {in_words(value)}" for name, value in logged(metrics).items()]
         clients = f"{metrics['clients']:,} clients"
         if metrics["failures"]:
             clients += f", {metrics['failures']:,} failed"

@@ -11,6 +11,7 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import complain, interrupted, print_blocks, print_json
 from solera.core.errors import UsageError
+from solera.evaluation.figure import plain
 
 if TYPE_CHECKING:
     from solera.green.energy import EnergyOptions
@@ -135,7 +136,7 @@ def _content(outcome: StudyRun) -> dict[str, object]:
             for group in study.groups
         ],
         "results": [
-            {**cell.labels, **to_builtins(result, str_keys=True)}
+            {**cell.labels, **to_builtins(result, str_keys=True, enc_hook=plain)}
             for cell, result in outcome.finished
         ],
     }

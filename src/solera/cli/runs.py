@@ -65,7 +65,7 @@ def show(run: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
                 "folder": str(stored.folder),
                 "cells": stored.cells,
                 "best": stored.best,
-                "metrics": {name: f.to_payload() for name, f in stored.metrics.items()},
+                "metrics": stored.metrics,
                 "environment": stored.environment,
                 "spec": stored.spec,
             }

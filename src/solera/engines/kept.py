@@ -17,6 +17,7 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import CannotForget
+from solera.core.federation import Federation
 from solera.core.payload import encode
 from solera.core.replies import Batch, Failure, Stacked, map_leaves
 from solera.core.schema import Schema
@@ -30,13 +31,14 @@ Kept = dict[str, Any]
 class KeepingEngine:
     """An engine that keeps every reply it brings."""
 
-    def __init__(self, engine: Any, seed: int, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, federation: Federation) -> None:
+        engine: Any = federation.engine
         self._engine = engine
         schema, sizes = engine.schema, engine.sizes("train")
         complete = getattr(engine, "is_complete", None)
         self.kept: Kept = {
-            "seed": seed,
-            "names": list(names),
+            "seed": federation.seed,
+            "names": list(federation.names),
             "clients": engine.clients,
             "schema": None if schema is None else schema.to_payload(),
             "sizes": sizes,

@@ -114,7 +114,7 @@ class Figure(float):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_payload, ("", self.to_payload())
+        return read_figure, ("", self.to_payload())
 
 
 def in_words(value: float) -> str:
@@ -129,7 +129,15 @@ def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
 
 def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a file or message as figures again; bare metrics are of unknown rows."""
-    return {name: _from_payload(name, value) for name, value in entries.items()}
+    return {
+        name: read_figure(name, value) if _is_figure(name, value) else value
+        for name, value in entries.items()
+    }
+
+
+def plain(value: Any) -> Any:
+    """Figures, and NumPy's numbers and arrays, as JSON has them."""
+    return value.to_payload() if isinstance(value, Figure) else value.tolist()
 
 
 def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
@@ -137,13 +145,20 @@ def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
     return {name: f for name, f in restored(entries).items() if isinstance(f, Figure)}
 
 
-def _from_payload(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping) and "value" in value:
-        about = dict(value)
-        number = about.pop("value")
-        if "interval" in about:
-            about["interval"] = tuple(about["interval"])
-        return Figure(nan if number is None else number, **about)
-    if isinstance(value, float) and not isinstance(value, Figure) and find_metric(name):
+def read_figure(name: str, value: Any) -> Figure:
+    """The figure of a metric in a file or message."""
+    if isinstance(value, Figure):
+        return value
+    if not isinstance(value, Mapping):
         return Figure(value, metric=name)
-    return value
+    about = dict(value)
+    number = about.pop("value")
+    if "interval" in about:
+        about["interval"] = tuple(about["interval"])
+    return Figure(nan if number is None else number, **about)
+
+
+def _is_figure(name: str, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "value" in value
+    return isinstance(value, float) and find_metric(name) is not None

@@ -7,19 +7,18 @@ without the sums of fourth powers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.clients import IntArray
 from solera.core.errors import UsageError
 from solera.evaluation.counts import LOST
 
 LEAST_ROWS = 10
 """With fewer rows of the rarer class, intervals of shares are exact, and others not given."""
-_HALVINGS = 60
+_STEPS = 10_000
 
 Interval = tuple[float, float]
 
@@ -66,41 +65,28 @@ def of_area(
     """
     if min(positives, negatives) < LEAST_ROWS:
         return None
-    more = (positives + negatives) / 2 - 1
-
-    def expected(area: float) -> float:
-        sides = 1 + more * (1 - area) / (2 - area) + more * area / (1 + area)
-        return area * (1 - area) * sides / (positives * negatives)
-
-    middle = sum(areas) / 2
-    scale = max(1.0, variance / expected(middle)) if 0 < middle < 1 else 1.0
-    z = quantile(level) * np.sqrt(scale)
-    low, high = areas
-    return (
-        _furthest(low, 0.0, lambda area: low - area <= z * np.sqrt(expected(area))),
-        _furthest(high, 1.0, lambda area: area - high <= z * np.sqrt(expected(area))),
+    theta = np.linspace(0, 1, _STEPS + 1)
+    others = (positives + negatives) / 2 - 1
+    expected = (
+        theta * (1 - theta) * (1 + others * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
     )
+    expected /= positives * negatives
+    low, high = areas
+    at_estimate = np.interp((low + high) / 2, theta, expected)
+    scale = max(1.0, variance / at_estimate) if at_estimate > 0 else 1.0
+    reach = quantile(level) * np.sqrt(scale * expected)
+    agreeing = theta[(low - theta <= reach) & (theta - high <= reach)]
+    return float(agreeing[0]), float(agreeing[-1])
 
 
-def _furthest(start: float, end: float, agrees: Callable[[float], BoolArray | bool]) -> float:
-    """The number nearest to ``end`` that agrees with the data, as ``start`` does."""
-    for _ in range(_HALVINGS):
-        middle = (start + end) / 2
-        if agrees(middle):
-            start = middle
-        else:
-            end = middle
-    return start
-
-
-def area_variance(negatives: FloatArray | IntArray, positives: FloatArray | IntArray) -> float:
+def area_variance(negatives: Any, positives: Any) -> float:
     """The variance of an area under the ROC curve, from rows by score (DeLong et al. 1988)."""
-    parts = []
+    total = 0.0
     for rows, others in ((positives, negatives), (negatives, positives)):
         below = (np.cumsum(others) - others / 2) / others.sum()
-        mean = (rows * below).sum() / rows.sum()
-        parts.append((rows * (below - mean) ** 2).sum() / (rows.sum() - 1) / rows.sum())
-    return float(sum(parts))
+        mean = np.average(below, weights=rows)
+        total += np.average((below - mean) ** 2, weights=rows) / max(rows.sum() - 1, 1)
+    return float(total)
 
 
 def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:

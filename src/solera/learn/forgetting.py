@@ -121,4 +121,4 @@ class Forgetful(Stateful, Component, abstract=True):
     def _keeping(self, federation: Federation) -> KeepingEngine:
         """The engine that keeps what forgetting needs."""
         check_can_keep(federation)
-        return KeepingEngine(federation.engine, federation.seed, federation.names)
+        return KeepingEngine(federation)

@@ -65,8 +65,8 @@ class KeepingRounds(KeepingEngine):
     checkpoint: Any = None
     """Where the state is kept besides."""
 
-    def __init__(self, engine: Any, seed: int, names: tuple[str, ...]) -> None:
-        super().__init__(engine, seed, names)
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
         self.kept["first"] = {}
         self.kept["states"] = {}
         self.kept["resumed"] = False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Array, IntArray
+from solera.core.clients import Array
 from solera.core.component import Component
 from solera.core.engine import Ask, Block
 from solera.core.errors import UsageError
@@ -29,7 +29,7 @@ class AttackedEngine:
     A task is attacked where what leaves it is declared an update of a model that was sent.
     """
 
-    def __init__(self, engine: Any, attack: UpdateAttack, attackers: IntArray) -> None:
+    def __init__(self, engine: Any, attack: UpdateAttack, attackers: Sequence[int]) -> None:
         self._engine = engine
         self._attack = attack
         self._attackers = attackers
@@ -140,14 +140,14 @@ def _rebuilt(ask: Ask, reply: Reply, entries: Sequence[str], vector: Array) -> A
     return payload
 
 
-def poisoned(source: Any, attack: RowAttack, attackers: IntArray, seed: int) -> FederatedData:
+def poisoned(source: Any, attack: RowAttack, attackers: Sequence[int], seed: int) -> FederatedData:
     """The same rows, except those that attackers train on."""
     if not isinstance(source, FederatedData) or hasattr(source.X, "tocsr"):
         raise UsageError(f"{attack!r} needs dense rows that are not generated lazily")
     if source.schema.target not in ("classes", "labels"):
         raise UsageError(f"{attack!r} changes classes, the target is {source.schema.target}")
     X, y = np.array(source.X), np.array(source.y)
-    for client in attackers.tolist():
+    for client in attackers:
         rows = source.segments(np.array([client]), "train")
         own = slice(int(rows.starts[0]), int(rows.starts[0] + rows.sizes[0]))
         draw = generator(seed, "robust.poison", 0, client)

@@ -197,10 +197,10 @@ def simulate(
         source.resources = clock.model()  # type: ignore[attr-defined]
     if memory is None and isinstance(source, StoredData):
         memory = source.memory
-    attackers = np.empty(0, dtype=np.int64)
+    attackers: tuple[int, ...] = ()
     if attack is not None:
         attack.check_params()
-        attackers = attack.attackers(seed, source.clients)
+        attackers = tuple(attack.attackers(seed, source.clients).tolist())
     if isinstance(attack, UpdateAttack) and secure:
         raise UsageError(
             f"{attack!r} changes updates, which a secure sum masks before anybody sees them",
@@ -218,7 +218,7 @@ def simulate(
         positive=positive,
         policy=None if policy is None else find_limits(policy),
         attack=attack,
-        attackers=tuple(attackers.tolist()),
+        attackers=attackers,
         failures=failures,
         engine=engine,
         engine_options={"workers": workers, "memory": memory, **(engine_options or {})},
@@ -247,7 +247,7 @@ def _engine(source: Source, configuration: Configuration) -> Any:
             )
     carrier = engine(source, **options)
     if isinstance(attack, UpdateAttack):
-        return AttackedEngine(carrier, attack, np.array(configuration.attackers, dtype=np.int64))
+        return AttackedEngine(carrier, attack, configuration.attackers)
     return carrier
 
 

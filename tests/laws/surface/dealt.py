@@ -61,12 +61,10 @@ class Dealt:
     def table(self, rows: Any = slice(None)) -> Any:
         """A frame with its target among its columns."""
         table = take(self.X, rows).copy()
-        for name, column in (
-            zip(COLUMNS[self.target], np.transpose(self.y), strict=True)
-            if (self.y is not None and self.y.ndim == 2)
-            else zip(COLUMNS[self.target], [self.y], strict=False)
-        ):
-            table[name] = column[rows]
+        if self.y is not None:
+            columns = np.atleast_2d(self.y.T)
+            for name, column in zip(COLUMNS[self.target], columns, strict=True):
+                table[name] = column[rows]
         return table
 
     def federation(self, engine: str = "local", rows: Any = None, **options: Any) -> Any:
@@ -140,8 +138,8 @@ def deal(target: str, kind: str) -> Dealt:
     elif kind == "sparse":
         X[:, 1:] *= draw.random((rows, WIDTH - 1)) < 0.5
     y = _target(target, np.asarray(X, dtype=float), draw)
-    if kind == "one class" and y is not None:
-        y[owners == 0] = y[0] if y.ndim == 1 or target == "labels" else y[owners == 0]
+    if kind == "one class" and y is not None and target != "survival":
+        y[owners == 0] = y[0]
     if kind == "float32":
         X = X.astype(np.float32)
     table: Any = X

@@ -21,7 +21,8 @@ def pairs(learner: int) -> Iterator[tuple[str, str, list[str]]]:
     """
     for k, kind in enumerate(KINDS):
         place = learner + k + k // len(TARGETS)
-        heavy = [name for h, name in enumerate(HEAVY) if (h + place + learner // 3) % 3 == 0]
+        turn = learner + k + learner // 7
+        heavy = [name for h, name in enumerate(HEAVY) if (h + turn) % 4 == 0]
         light = [name for name in SURFACES if name not in HEAVY]
         yield TARGETS[place % len(TARGETS)], kind, light + heavy
 

@@ -27,10 +27,8 @@ _OFFERED = ("predict", "predict_proba", "score", "evaluate")
 def table_of(dealt: Dealt) -> Any:
     """A frame with its target and a column of identifiers."""
     columns = [f"x{j}" for j in range(5)]
-    table = dealt.X.copy() if dealt.is_frame else pd.DataFrame(dealt.X, columns=columns)
-    if dealt.y is not None:
-        for name, column in zip(COLUMNS[dealt.target], np.atleast_2d(dealt.y.T), strict=True):
-            table[name] = column
+    named = dealt.X if dealt.is_frame else pd.DataFrame(dealt.X, columns=columns)
+    table = dealt.with_rows(named).table()
     table["id"] = [f"p{row}" for row in range(len(table))]
     return table
 

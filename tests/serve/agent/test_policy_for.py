@@ -209,6 +209,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
     )
     assert refused(policy, job) == [
         "task 'preprocess.count' is not allowed",
+        "task 'prepare.FedBins': bins will be 8, and must be at most 4",
         "task 'linear.train': version 1 is asked, only version 7 is allowed",
         "task 'linear.train': epochs will be 2, and must be one of 1, 3",
         "task 'linear.train': coef must be at most 100, and the job does not say what it will be",
@@ -217,7 +218,6 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         "task 'linear.train': classes is not named, and nothing else is allowed",
         "task 'linear.train': batch_size is not named, and nothing else is allowed",
         "task 'linear.train': l2 is not named, and nothing else is allowed",
-        "task 'prepare.FedBins': bins will be 8, and must be at most 4",
         "task 'prepare.FedEncoder' is not allowed",
         "task 'learner.evaluate' is not allowed",
     ]

@@ -136,6 +136,7 @@ def test_a_judgement_says_whose_rows_it_rests_on(site):
     )
     job = begin(store, blobs, "lost")
     store.take_note(job, NewNote("round", numbers({"round": 0.0, "loss": loss})), NOW)
+    store.set_job_state("lost", "finished", "", NOW)
     page = client.get("/jobs/told").text
     assert lacks.whose in page
     assert "<td>rows that are not known</td>" in page

@@ -7,10 +7,13 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import solera as so
+from solera.cli.app import app
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
+from solera.evaluation.figure import figures
 from solera.learn.base import from_bytes
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -104,6 +107,14 @@ def start(network, text, name, kind="managed"):
     return told
 
 
+def command(network, *arguments):
+    """What ``solera job …`` prints."""
+    where = {"SOLERA_URL": network.url, "SOLERA_TOKEN": network.token, "SOLERA_CA": str(network.ca)}
+    result = CliRunner().invoke(app, ["job", *arguments], env=where)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def get(network, path):
     driver = network.driver()
     try:
@@ -169,7 +180,8 @@ def test_a_job_is_judged_on_the_rows_that_owners_keep_apart(network, tmp_path):
     (metrics,) = [e["facts"] for e in events if e["event"] == "evaluated"]
     assert [len(rows) for rows in judged] == [200, 200]
     hits = sum((model.predict(rows.X) == rows.y).sum() for rows in judged)
-    assert metrics["accuracy"] == pytest.approx(hits / 400), metrics
+    assert metrics["accuracy"]["value"] == pytest.approx(hits / 400), metrics
+    assert (metrics["accuracy"]["part"], metrics["accuracy"]["rows"]) == ("test", 400)
 
 
 def some_clients(*indices):
@@ -193,9 +205,17 @@ def test_a_managed_job_waits_for_its_clients_and_gives_what_a_driver_would_get(n
     rounds = [e["facts"]["round"] for e in events if e["event"] == "round"]
     assert rounds == [0, 1, 2, 3]
     (judged,) = [e["facts"] for e in events if e["event"] == "evaluated"]
-    assert judged["accuracy"] == pytest.approx(
-        expected.evaluate(so.simulate(some_clients(0, 1, 2)), "train").metrics["accuracy"]
+    here = expected.evaluate(so.simulate(some_clients(0, 1, 2)), "train")["accuracy"]
+    assert judged["accuracy"]["value"] == pytest.approx(float(here))
+    assert figures(judged)["accuracy"].whose == here.whose == "120 train rows of 3 clients"
+    assert f"accuracy {here.number} of {here.whose}" in " ".join(
+        command(network, "show", "m").split()
     )
+    shown = json.loads(command(network, "show", "m", "--json"))
+    assert shown["judged"]["accuracy"] == judged["accuracy"]
+    last = command(network, "logs", "m").splitlines()
+    whose = "of an unknown number of train rows of 3 clients"
+    assert sum(" loss=" in line and whose in line for line in last) == 4
 
 
 def test_a_managed_job_survives_its_coordinator(network):

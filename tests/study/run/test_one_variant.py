@@ -297,3 +297,10 @@ def test_secure_sums_in_a_file_give_the_same_model(tmp_path: Path) -> None:
     (secure,) = run("secure = true\n" + ATTACKED, tmp_path / "secure")
     assert secure.metrics["accuracy"] == plain.metrics["accuracy"]
     assert secure.bytes_up > plain.bytes_up, "masks and keys were sent"
+
+
+def test_metrics_of_older_files_are_of_rows_that_are_not_known() -> None:
+    older = {"seed": 0, "rounds": 1, "metrics": {"cost": 1.5}, "clients": {"3": 0.5}}
+    result = msgspec.convert(older, Result, strict=False)
+    assert str(result.metrics["cost"]) == "cost 1.5 of rows that are not known"
+    assert result.clients[3].whose == "rows that are not known"

@@ -13,7 +13,7 @@ import msgspec
 
 from solera.core.private_files import write_file
 from solera.core.version import __version__, versions_of
-from solera.evaluation.figure import Figure
+from solera.evaluation.figure import plain
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "tenseal", "codecarbon")
 
@@ -25,13 +25,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Replace a JSON file in one step."""
-    encoded = msgspec.json.encode(content, enc_hook=_plain)
+    encoded = msgspec.json.encode(content, enc_hook=plain)
     write_file(path, msgspec.json.format(encoded, indent=2) + b"\n", 0o644, overwrite=True)
-
-
-def _plain(value: Any) -> Any:
-    """Figures and arrays as JSON has them."""
-    return value.to_payload() if isinstance(value, Figure) else value.tolist()
 
 
 class Events:
@@ -43,9 +38,9 @@ class Events:
     def add(self, event: str, **details: Any) -> None:
         """Append a line; lines of a few hundred bytes are written whole."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = msgspec.json.encode({"at": now, "event": event, **details}) + b"\n"
+        line = msgspec.json.encode({"at": now, "event": event, **details}, enc_hook=plain)
         with open(self.path, "ab") as file:
-            file.write(line)
+            file.write(line + b"\n")
 
     def read(self) -> list[dict[str, Any]]:
         """All lines; one that a crash cut short is left out."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from solera.evaluation.curves import Curves
-from solera.evaluation.figure import restored
+from solera.evaluation.figure import read_figure, restored
 from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
 
 K = TypeVar("K")
-_METRICS = ("metrics", "client_metrics", "validation")
+_METRICS = ("metrics", "client_metrics", "validation", "common")
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ class Result:
 
     def __post_init__(self) -> None:
         score = self.score or "score"
-        clients = {client: restored({score: value}) for client, value in self.clients.items()}
-        for name in _METRICS:
-            object.__setattr__(self, name, restored(getattr(self, name)))
-        if self.common is not None:
-            object.__setattr__(self, "common", restored(self.common))
-        each = {client: figure[score] for client, figure in clients.items()}
-        object.__setattr__(self, "clients", each)
+        for field_ in _METRICS:
+            if (values := getattr(self, field_)) is not None:
+                metrics = {name: read_figure(name, v) for name, v in values.items()}
+                object.__setattr__(self, field_, metrics)
+        clients = {client: read_figure(score, value) for client, value in self.clients.items()}
+        object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "history", [restored(entry) for entry in self.history])
 
     @property

@@ -111,7 +111,7 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
         "told_json": safe_json(of_clients),
         "no_told": _why_untold(rounds, going_on),
         "rounds": rounds,
-        "last_round": [*figures(rounds[-1]).values()] if rounds else [],
+        "last_round": [] if going_on or not rounds else [*figures(rounds[-1]).values()],
         "rounds_json": safe_json(rounds),
         "end": _estimated_end(store, stored, learner, len(rounds)) if going_on else None,
         "lines": lines,
