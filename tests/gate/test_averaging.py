@@ -42,8 +42,8 @@ def test_networks_are_trained_where_the_driver_is_trusted_and_nowhere_else(learn
     learner.fit(fed)
     free = so.simulate(X, Y, clients=2, test=0.2, seed=3)
     assert np.array_equal(learner.weights_, learner.clone().fit(free).weights_)
-    if hasattr(learner, "evaluate_personal"):
-        assert 0 <= learner.evaluate_personal(fed)["accuracy"] <= 1
+    if learner.is_personal:
+        assert 0 <= learner.evaluate(fed)["accuracy"] <= 1
     for policy in ("training", "vertical", "upload"):
         with pytest.raises(SoleraError, match="needs noise or the policy 'trusted'"):
             learner.clone().fit(so.simulate(X, Y, clients=2, policy=policy))

@@ -91,14 +91,9 @@ def models_of(name: str, X: Any, y: Any, schema: Schema) -> list[Any]:
     """Models to send, with states that single out rows where that can be declared."""
     numbers = tuple(Feature(feature.name) for feature in schema.features)
     fed = so.simulate(X, y, clients=1, schema=replace(schema, features=numbers))
-    personal = name == "averaging.evaluate_personal"
-    network = so.nn.mlp(4, 3, schema.outputs)
-    learner = so.FedPer(network, rounds=1) if personal else so.FedLinear(rounds=1, lr=0.01)
-    models = [learner.clone().fit(fed) for _ in range(2 if personal else 1 + len(CUTS))]
+    models = [so.FedLinear(rounds=1, lr=0.01).fit(fed) for _ in range(1 + len(CUTS))]
     for model in models:
         model.schema_ = schema  # a driver writes what it likes
-    if personal:
-        return models
     values = np.sort(X[:, 0])
     for sharp, cut in zip(models[1:], CUTS, strict=True):
         sharp.coef_ = np.zeros_like(sharp.coef_)

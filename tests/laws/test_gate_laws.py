@@ -63,7 +63,8 @@ def fitted(name: str, policy: str | None) -> tuple[Any, Any]:
     options = {} if topology is None else {"topology": topology}
     limits = None if policy is None else replace(POLICIES[policy], budget=(50.0, 1e-3))
     with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=limits, **options) as fed:
-        return learner.fit(fed, progress=False), X
+        model = learner.fit(fed, progress=False)
+    return (model.at(min(model._client_parts.parts)) if model.is_personal else model), X
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -131,7 +131,7 @@ def test_a_copy_for_another_process_has_what_clients_keep():
     fed = simulated()
     net = so.FedPer(so.nn.mlp(4, 3, 3), rounds=1).fit(fed)
     there, model = pickle.loads(pickle.dumps((fed, net)))  # noqa: S301
-    assert model.evaluate_personal(there).clients == net.evaluate_personal(fed).clients
+    assert model.evaluate(there).clients == net.evaluate(fed).clients
 
 
 def test_a_configuration_cannot_be_changed():

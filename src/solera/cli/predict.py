@@ -23,6 +23,13 @@ def predict(
     proba: Annotated[
         bool, typer.Option("--proba", help="Also the probability of every class or label.")
     ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="This client's folder, for a model of which it keeps its own part."),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose model, of one that simulated clients trained.")
+    ] = None,
 ) -> None:
     """What a model predicts for the rows of a table, in their order.
 
@@ -37,6 +44,12 @@ def predict(
     learner = load(model)
     if not hasattr(learner, "predict"):
         raise UsageError(f"{model} is a {type(learner).__name__}, which does not predict")
+    if folder is not None:
+        from solera.serve.agent.memory import own_model
+
+        learner = own_model(learner, folder)
+    elif client is not None:
+        learner = learner.at(int(client) if client.isdecimal() else client)
     with stderr().status(f"reading {table}"):
         frame = read_table(table)
     answers = _answers(learner, frame, proba)

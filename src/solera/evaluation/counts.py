@@ -120,7 +120,8 @@ def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
 def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From true positives, false positives and false negatives, clients × labels.
 
-    Macro means are over labels that occur, in truth or as a prediction.
+    Macro means are over labels that occur, in truth or as a prediction. ``unknown`` counts rows in
+    which a label is neither.
     """
     hits, extra, missed = (
         counts[name] for name in ("true_positive", "false_positive", "false_negative")
@@ -128,11 +129,12 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     misses = extra + missed
     rows = counts["rows"]
     occurs, present = hits + misses > 0, hits + missed
-    absent = rows[:, None] - present
+    known = rows[:, None] - counts.get("unknown", 0)
+    absent = known - present
     recall = ratio(hits, present)
     metrics = {
         "subset_accuracy": ratio(counts["exact"], rows),
-        "hamming_loss": ratio(misses.sum(axis=1), rows * hits.shape[1]),
+        "hamming_loss": ratio(misses.sum(axis=1), (known + 0 * hits).sum(axis=1)),
         "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
         "macro_precision": _mean_where(ratio(hits, hits + extra), occurs),
         "macro_recall": _mean_where(recall, occurs),

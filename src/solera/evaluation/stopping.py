@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from typing import Any
 
@@ -11,9 +12,14 @@ from solera.core.errors import UsageError
 from solera.core.rounds import Callback, Round
 from solera.evaluation.metrics import Mode, sign
 
+log = logging.getLogger("solera")
+
 
 class EarlyStopping(Callback, Component):
     """Stop when a metric has not improved for ``patience`` rounds; keep the best model.
+
+    Where every client has its own model, simulated clients take theirs of that round back; over a
+    network the last round's models stay.
 
     Whether it should fall or rise is in the table of metrics; ``mode`` "min" or "max" says it of
     other numbers that rounds log. ``best_`` is the best value so far, ``waited_`` the number of
@@ -26,6 +32,7 @@ class EarlyStopping(Callback, Component):
     best_: float | None = None
     waited_: int = 0
     best_state_: Any = None
+    best_clients_: Any = None
 
     def __init__(
         self,
@@ -53,13 +60,17 @@ class EarlyStopping(Callback, Component):
         value = float(round.metrics[self.metric])
         if self.best_ is None or _direction(self) * (value - self.best_) > self.min_delta:
             self.best_, self.waited_, self.best_state_ = value, 0, learner.get_state()
+            self.best_clients_ = learner.client_states()
         else:
             self.waited_ += 1
         if self.waited_ >= self.patience:
             round.stop(f"{self.metric} did not improve for {self.patience} rounds")
 
     def on_end(self, learner: Any) -> None:
-        if self.best_state_ is not None:
+        if learner.is_personal and self.best_clients_ is None:
+            log.warning("clients keep the last round's models, so that the shared part is its, too")
+        elif self.best_state_ is not None:
+            learner.restore_clients(self.best_clients_)
             history, accounts = learner.history_, vars(learner).get("accounts_")
             learner.set_state(self.best_state_)
             learner.history_ = history

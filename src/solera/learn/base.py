@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import Task
 from solera.data.frames import check_columns, encode_target, is_frame, to_pandas
 from solera.evaluation.figure import Figure
@@ -53,6 +53,36 @@ class Predictor(Learner, abstract=True):
     def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
 
+    def at(self, client: int | str) -> Self:
+        """The model of one client, by its id or name, where every client has its own.
+
+        It predicts, scores, saves and exports as any model. Over a network the clients' parts
+        stay with their owners, who use theirs by ``solera predict``.
+        """
+        self.check_fitted()
+        kind = type(self).__name__
+        if not self.is_personal:
+            raise UsageError(f"{kind} has one model for all clients", hint="model.predict(X)")
+        if self._client_parts is None:
+            raise UsageError(
+                f"what clients keep of this {kind} is with their owners",
+                hint="there, solera predict MODEL ROWS --folder FOLDER; evaluate(federation) asks",
+            )
+        place = self._client_parts.find(client)
+        return self.with_part(self._client_parts.parts[place], str(self._client_parts.name(place)))
+
+    def common(self) -> Self:
+        """The model that all clients share, where it was trained."""
+        if self.is_personal:
+            raise UsageError(
+                f"{type(self).__name__} trains no common head", hint="model.at(client) has its own"
+            )
+        return self
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        """The model of the client that keeps this part of it."""
+        return self
+
     @property
     def classes_(self) -> Array:
         """The classes, in the order of the columns of ``predict_proba``."""
@@ -88,11 +118,13 @@ class Predictor(Learner, abstract=True):
         self.check_fitted()
         self.check_predicts()
         metric = headline_of(self.schema_.target)
-        if isinstance(X, Federation):
-            from solera.learn.evaluation import evaluate_all
+        from solera.learn.evaluation import evaluate_all, evaluate_rows
 
+        if isinstance(X, Federation):
             return evaluate_all(self, X)[metric]
         y = encode_target(self._target_of(X) if y is None else y, self.schema_)
+        if self.schema_.target == "labels":
+            return evaluate_rows(self, X, y)[metric]
         predicted = self.predict(X)
         if len(y) != len(predicted):
             raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
@@ -106,8 +138,7 @@ class Predictor(Learner, abstract=True):
                 )
             value = float(r2_score(y, predicted))
         else:
-            hits = predicted == y
-            value = float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+            value = float((predicted == y).mean())
         return Figure(value, metric=metric, part="rows", rows=len(y))
 
     def _target_of(self, X: Any) -> Any:
@@ -120,7 +151,7 @@ class Predictor(Learner, abstract=True):
         return frame[names[0]] if len(names) == 1 else frame[[*names]]
 
     def losses(self, X: Any, y: Any) -> FloatArray:
-        """−log p of the class, the mean of −log p over labels, or half the squared error."""
+        """−log p of the class, its mean over known labels, or half the squared error."""
         y = encode_target(y, self.schema_)
         if self.schema_.target == "numbers":
             error = np.asarray(self.predict(X), dtype=float) - y
@@ -129,7 +160,10 @@ class Predictor(Learner, abstract=True):
             return super().losses(X, y)
         p = np.asarray(self.predict_proba(X), dtype=float)
         if self.schema_.target == "labels":
-            chosen = np.where(y > 0, p, 1 - p)
+            known = (y != UNKNOWN) & ~np.isnan(p)
+            chosen = np.where(known, np.where(y > 0, p, 1 - p), 1.0)
+            means = -np.log(np.maximum(chosen, _LEAST)).sum(axis=1)
+            return np.asarray(means / np.maximum(known.sum(axis=1), 1))
         else:
             codes = class_codes(y, self.schema_.classes)
             chosen = np.take_along_axis(p, codes[:, None], axis=1)

@@ -31,9 +31,12 @@ def training_facts(federation: Federation, learner: Any, *, started: bool) -> di
     a learner that adds noise it is kept whether that was ``simulated``.
     """
     sizes = federation.engine.sizes("train")
-    earlier = {"started": True} if started else {}
+    earlier: dict[str, Any] = {"started": True} if started else {}
     if any("accounts_" in vars(part) for part in _parts(learner)):
         earlier["simulated"] = bool(getattr(federation.engine, "simulated", False))
+    job = getattr(federation.engine, "job", None) if learner.is_personal else None
+    if job is not None:  # where clients keep the rest of the model
+        earlier["job"] = job
     secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
     return {
         **earlier,
@@ -68,6 +71,10 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
 
 def _model(learner: Any) -> Iterator[str]:
     yield f"learner: `{learner!r}`"
+    if learner.is_personal:
+        yield "every client has a model of its own, of which all share a part"
+    owners = [vars(part)["owner_"] for part in _parts(learner) if "owner_" in vars(part)]
+    yield from (f"of client: {owner}" for owner in owners if owner)
     for need in learner.needs_to_load():
         yield f"to load it: {need}"
 
@@ -137,7 +144,8 @@ def _secure(training: Mapping[str, Any]) -> Iterator[str]:
 
 def _parts(learner: Any) -> list[Any]:
     """The learner, and those of which it is made."""
-    return [learner, *(p for step in vars(learner).get("steps_", ()) for p in _parts(step))]
+    made_of = [*vars(learner).get("steps_", ()), *filter(None, [vars(learner).get("learner_")])]
+    return [learner, *(part for step in made_of for part in _parts(step))]
 
 
 def _limits(learner: Any) -> Iterator[str]:

@@ -64,7 +64,7 @@ def evaluate(
     scores: bool | ScoreGrid = False,
     metrics: Sequence[str] = (),
 ) -> Evaluation:
-    """Ask every client to judge the model on its own rows and fold the counts.
+    """Ask every client to judge the model, or its own, on its own rows and fold the counts.
 
     Without ``per_client`` only the folded counts reach the coordinator.
 
@@ -80,6 +80,8 @@ def evaluate(
     check_values("evaluate", {"part": Part}, {"part": part})
     model.check_predicts()
     check_labelled(federation)
+    if model.is_personal:
+        federation = model.at_clients(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
 

@@ -12,6 +12,7 @@ from solera.core.errors import CannotForget
 from solera.core.federation import Federation
 from solera.core.state import Stateful
 from solera.engines.kept import KeepingEngine, Kept, KeptReplies
+from solera.learn.client_models import ClientParts
 from solera.learn.unlearning import Signer, check_can_keep, read_kept, receipt
 
 
@@ -22,6 +23,8 @@ class Forgetful(Stateful, Component, abstract=True):
     _receipt: dict[str, Any] | None = None
     _client_fit: Fit = OUTSIDE
     """For which clients keep what is their own of this model."""
+    _client_parts: ClientParts | None = None
+    """What they keep, where they are simulated."""
 
     @abstractmethod
     def fit(self, *rows: Any, **options: Any) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -21,11 +22,12 @@ from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError
 from solera.core.release import Behind, Cells
-from solera.core.replies import Stacked
-from solera.core.schema import class_codes
+from solera.core.replies import Stacked, map_leaves
+from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.learn.base import Predictor, last_step
+from solera.learn.client_models import own_model, own_models
 
 Pivot = Annotated[FloatArray, Shape("outputs")]
 
@@ -50,7 +52,7 @@ ALIKE = {
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
-    return rows_behind(build_fitted(ask["model"]), client, ask)
+    return rows_behind(own_model(client, ask["model"]), client, ask)
 
 
 def rows_behind(model: Any, client: Client, ask: Any) -> dict[str, Sums]:
@@ -83,7 +85,7 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
     """The releases of a reply with the counts of :func:`count_rows`."""
     return [
         Cells("confusion", behind=behind, margins=_true_classes),
-        Cells("true_positive", "false_positive", "false_negative", behind=behind),
+        Cells("true_positive", "false_positive", "false_negative", "unknown", behind=behind),
         Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
         Cells("moments", behind=behind, neutral=_no_sums),
         Cells("samples_f1", "samples_jaccard", behind=behind, neutral=_no_sums),
@@ -92,16 +94,17 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
     ]
 
 
-@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=2)
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=3)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
-    rows = group.part(ask["part"])
-    return Stacked(count_rows(build_fitted(ask["model"]), rows, ask.get("pivot", 0.0)))
+    models = own_models(group, ask["model"], ask["part"])
+    counts = [count_rows(model, rows, ask.get("pivot", 0.0)) for model, rows in models]
+    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
 
 
 def about_pivot(model: Any) -> dict[str, FloatArray]:
     """A number near those that a model of numbers predicts, for a :class:`Judge`."""
-    if model.schema_.target != "numbers":
+    if model.schema_.target != "numbers" or model.is_personal:
         return {}
     last = last_step(model)
     said = _matrix(last.predict(np.zeros((1, last.schema_.width)))).astype(float)[0]
@@ -125,7 +128,8 @@ def count_rows(model: Any, rows: Segments, pivot: Any = 0.0) -> dict[str, Array]
         return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = given_by_rows(model, joined, pivot)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
-    return {**sums, "rows": rows.sizes, "single": np.minimum(rows.sizes, 1)}
+    counted = {"rows": rows.sizes, **sums}
+    return {**counted, "single": np.minimum(counted["rows"], 1)}
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
@@ -142,12 +146,16 @@ def _codes(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
 def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
     """What every row adds to each sum, for labels and numbers.
 
-    F1 and Jaccard index of a row without a label that is predicted or true are 0, as in
-    scikit-learn. ``moments`` of one output are those of which R² has an interval.
+    A label that is unknown, or that the model has never seen, is in no sum but its own; a row of
+    which no label is left counts for nothing. F1 and Jaccard index of a row without a label that is
+    predicted or true are 0, as in scikit-learn. ``moments`` of one output are those of which R² has
+    an interval.
     """
     truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
     if model.schema_.target == "labels":
-        truth, guess = truth.astype(bool), guess.astype(bool)
+        known = (truth != UNKNOWN) & (guess != UNKNOWN)
+        truth, guess = (truth > 0) & known, (guess > 0) & known
+        judged = known.any(axis=1)
         hits, either = (truth & guess).sum(axis=1), (truth | guess).sum(axis=1)
         return {
             "samples_f1": ratio(2 * hits, hits + either),
@@ -155,7 +163,9 @@ def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
-            "exact": (truth == guess).all(axis=1),
+            "unknown": judged[:, None] & ~known,
+            "exact": (truth == guess).all(axis=1) & judged,
+            "rows": judged,
         }
     y, error = truth.astype(float) - pivot, truth.astype(float) - guess
     given = {"y": y, "y2": y**2, "error2": error**2, "error": np.abs(error)}
@@ -166,7 +176,7 @@ def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
 
 
 def _matrix(y: Array) -> Array:
-    return np.asarray(y).reshape(len(y), -1)
+    return np.asarray(y).reshape(len(y), math.prod(np.shape(y)[1:]))
 
 
 def _sums(values: Array, owners: IntArray, clients: int) -> Array:

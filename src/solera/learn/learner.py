@@ -37,6 +37,7 @@ from solera.data.frames import encode_frame, is_frame
 from solera.evaluation.figure import restored
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
+from solera.learn.client_models import ClientParts
 from solera.learn.forgetting import Forgetful
 from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
@@ -86,6 +87,7 @@ class Learner(Forgetful, abstract=True):
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
     _trained_with: dict[str, Any] | None = None
+    _federation: Federation | None = None
 
     @names_checked
     def fit(
@@ -121,7 +123,7 @@ class Learner(Forgetful, abstract=True):
         federation = as_federation(federation, y)
         self.reset()
         self.history_ = []
-        self._kept = None
+        self._kept = self._client_parts = None
         keeping = self._keeping(federation) if keep else None
         if keeping is not None:
             federation = federation.over(keeping)
@@ -136,15 +138,18 @@ class Learner(Forgetful, abstract=True):
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
+            self._federation = federation
             try:
                 self.train(federation)
                 unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
-                for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
+                for name in ("_callbacks", "_checkpoint", "_loop", "_start", "_federation"):
                     vars(self).pop(name, None)
             warnings = warn(self, federation, asks_before, unheard)
+            if self.is_personal:
+                self._client_parts = ClientParts.of(federation)
         self._trained_with = training_facts(federation, self, started=start is not None)
         if warnings:
             self._trained_with["warnings"] = warnings
@@ -159,13 +164,16 @@ class Learner(Forgetful, abstract=True):
         """The federation as the fit of this model left it: clients see what they keep for it."""
         self.check_fitted()
         fit, keeps = self._client_fit, getattr(federation.engine, "keeps", None)
-        during = federation.current_fit is fit
-        if fit is OUTSIDE or not (during or (keeps is not None and keeps(fit))):
-            raise UsageError(
-                f"the clients of this federation keep nothing of this {type(self).__name__}",
-                hint="take the federation and the model of the fit itself: a file holds what is "
-                "shared, and over a network clients keep the rest for that job alone",
-            )
+        during = fit is not OUTSIDE and federation.current_fit is fit
+        if not during and (keeps is None or not keeps(fit)):
+            parts = self._client_parts
+            if parts is None or not parts.are_of(federation):
+                raise UsageError(
+                    f"the clients of this federation keep nothing of this {type(self).__name__}",
+                    hint="take the federation of the fit itself, or clients of the same names; "
+                    "model.at(client) judges rows at hand",
+                )
+            parts.give_back(federation, fit)
         return federation.fitting(fit)
 
     def agree_on_rows(self, federation: Federation) -> Schema:
@@ -238,6 +246,41 @@ class Learner(Forgetful, abstract=True):
         """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
         selection = () if select is None else select.asks(self, rounds, per_round)
         return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether every client has a model of its own, of which this one holds what all share."""
+        return False
+
+    def client_states(self) -> list[Any] | None:
+        """What simulated clients keep at this moment of the fit of a personal model."""
+        federation = self._federation
+        if (
+            federation is None
+            or not self.is_personal
+            or not getattr(federation.engine, "simulated", False)
+        ):
+            return None
+        return [list(pair) for pair in sorted(federation.states().items())]
+
+    def restore_clients(self, states: list[Any] | None) -> None:
+        """Put back what :meth:`client_states` returned."""
+        if states is not None and self._federation is not None:
+            self._federation.engine.restore(dict(states), self._client_fit)
+
+    def check_common(self) -> None:
+        """Raise :class:`UsageError` where every client has a model of its own."""
+        if not self.is_personal:
+            return
+        parts = self._client_parts
+        line = "at its owner, solera predict MODEL ROWS --folder FOLDER"
+        if parts is not None and parts.parts:
+            line = f"model.at({parts.name(min(parts.parts))!r}).predict(X)"
+        raise UsageError(
+            f"every client of this {type(self).__name__} has a model of its own, and rows name no "
+            "client",
+            hint=f"{line}; model.evaluate(federation) judges each by its own",
+        )
 
     @property
     def predicts(self) -> bool:
@@ -500,6 +543,7 @@ class Learner(Forgetful, abstract=True):
         """
         from solera.learn.export import export
 
+        self.check_common()
         return export(self, path)
 
     def onnx_inputs(self, X: Any) -> dict[str, Array]:

@@ -6,8 +6,9 @@ rows (McMahan et al. 2017, Algorithm 1):
 
     w_k ← w − η ∇L_k(w) per batch,      w ← Σ_k n_k w_k / Σ_k n_k
 
-The loss L is the cross-entropy of a softmax for classes, of one sigmoid per label for labels, half
-the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercept).
+The loss L is the cross-entropy of a softmax for classes, for labels the mean of a sigmoid's over
+those that a row knows, half the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the
+intercept).
 """
 
 from __future__ import annotations
@@ -228,9 +229,10 @@ def _error(z: Array, target: Array, loss: str) -> tuple[Array, Array]:
         np.put_along_axis(p, chosen, np.take_along_axis(p, chosen, axis=-1) - 1, axis=-1)
         return p, losses[..., 0]
     if loss == "sigmoid":
-        p = sigmoid(z)
+        known = target >= 0
+        share = known / np.maximum(known.sum(axis=-1, keepdims=True), 1).astype(z.dtype)
         softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-        return p - target, (softplus - target * z).sum(axis=-1)
+        return (sigmoid(z) - target) * share, ((softplus - target * z) * share).sum(axis=-1)
     error = z - target
     return error, 0.5 * (error**2).sum(axis=-1)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from solera.core.component import build_fitted, describe_fitted
+from solera.core.engine import Fit
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import Limits, decode, encode
 from solera.evaluation.figure import restored
+from solera.learn.client_models import ClientParts
 
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 _FORMAT = 1
@@ -21,6 +23,8 @@ def to_bytes(learner: Any) -> bytes:
     content = {"format": _FORMAT, **describe_fitted(learner), "history": learner.history_}
     if learner._trained_with is not None:
         content["training"] = learner._trained_with
+    if learner.is_personal and learner._client_parts is not None:
+        content["clients"] = learner._client_parts.to_payload()
     return encode(content, _FILE_LIMITS)
 
 
@@ -43,6 +47,9 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
         learner = build_fitted(content)
         learner.history_ = [restored(entry) for entry in content["history"]]
         learner._trained_with = content.get("training")
+        if "clients" in content:
+            learner._client_fit = Fit()
+            learner._client_parts = ClientParts.from_payload(content["clients"])
     except PayloadError as error:
         raise PayloadError(f"{path} is not a saved learner: {error.message}") from error
     except (KeyError, TypeError, AttributeError) as error:

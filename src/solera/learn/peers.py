@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -79,15 +81,33 @@ class PeerToPeer(Predictor):
         learner.apply_update(mean)
         return float(mean["loss"])
 
+    @property
+    def is_personal(self) -> bool:
+        return "learner_" in vars(self) and self.learner_.is_personal
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        return self._walked(self.learner_.with_part(part, owner))
+
+    def common(self) -> Self:
+        return self._walked(self.learner_.common())
+
+    def _walked(self, learner: Averaging) -> Self:
+        """The same with another model."""
+        light = copy(self)
+        light.learner_ = learner
+        return light
+
     def needs_to_load(self) -> list[str]:
         return self.learner_.needs_to_load()
 
     def predict(self, X: Any) -> Array:
         self.check_fitted()
+        self.check_common()
         return self.learner_.predict(X)
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities by the learner that was trained, where it has them."""
         self.check_fitted()
+        self.check_common()
         probabilities: Array = self.learner_.predict_proba(X)  # type: ignore[attr-defined]
         return probabilities

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Client, FloatArray, Part
-from solera.core.component import Component, build_fitted, component_name
+from solera.core.component import Component, component_name
 from solera.core.disclosure.declared import Fitted
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
@@ -20,6 +20,7 @@ from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
+from solera.learn.client_models import own_model
 from solera.learn.scores import ScoreTotals
 
 PREFIX = "metric."
@@ -72,7 +73,8 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
         return np.empty(0)
     if rows.y is None:
         raise DataError("rows without a target cannot be evaluated")
-    values = np.asarray(function(rows.y, build_fitted(ask["model"]).predict(rows.X)), dtype=float)
+    predicted = own_model(client, ask["model"]).predict(rows.X)
+    values = np.asarray(function(rows.y, predicted), dtype=float)
     if values.shape != (len(rows),):
         raise DataError(f"metric {name!r} gave {values.shape} numbers for {len(rows):,} rows")
     return values

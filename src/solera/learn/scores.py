@@ -7,6 +7,7 @@ the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -17,6 +18,7 @@ from msgspec import Meta
 from solera.core.aggregation import Aggregation
 from solera.core.clients import (
     Array,
+    BoolArray,
     Client,
     ClientGroup,
     FloatArray,
@@ -25,7 +27,7 @@ from solera.core.clients import (
     Rows,
     Segments,
 )
-from solera.core.component import Component, build_fitted, component_name
+from solera.core.component import Component, component_name
 from solera.core.constraints import check_values
 from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, everyone
@@ -34,10 +36,12 @@ from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
-from solera.core.schema import class_codes
+from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import group_task
+from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor, last_step
+from solera.learn.client_models import own_model, own_models
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -101,7 +105,7 @@ class ScoreAsk(TypedDict):
 
 def _bins_behind(client: Client, ask: Any) -> tuple[IntArray, Part]:
     rows = client.data.part(ask["part"])
-    index = _scored(build_fitted(ask["model"]), rows, _grid_of(ask).edges).bins
+    index = _scored(own_model(client, ask["model"]), rows, _grid_of(ask).edges).bins
     return index.reshape(len(rows), -1), ask["part"]
 
 
@@ -109,7 +113,7 @@ def _sums_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """What rows gave to the losses; a model can make it the same for all of them but a few."""
     part = ask["part"]
     rows = client.data.part(part)
-    model = build_fitted(ask["model"])
+    model = own_model(client, ask["model"])
     if model.schema_.target == "numbers":
         given = _quantile_losses(model, rows, ask["quantiles"]).reshape(len(rows), -1)
         losses = {"pinball": Sums(given, part=part, what="numbers", beyond=True)}
@@ -142,17 +146,22 @@ def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
 )
 def count_scores(group: ClientGroup, ask: Any) -> Stacked:
     """Rows by class and score, and sums of losses, of every client."""
-    rows = group.part(ask["part"])
-    return Stacked(score_counts(build_fitted(ask["model"]), rows, _grid_of(ask)))
+    models = own_models(group, ask["model"], ask["part"])
+    counts = [score_counts(model, rows, _grid_of(ask)) for model, rows in models]
+    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses."""
+    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses.
+
+    A row whose labels are all unknown is not judged.
+    """
 
     bins: IntArray
     loss: FloatArray
     brier: FloatArray
+    is_judged: BoolArray
 
 
 def _grid_of(ask: Any) -> ScoreGrid:
@@ -178,7 +187,7 @@ def score_counts(model: Any, rows: Segments, grid: ScoreGrid) -> dict[str, Array
         "merged": np.zeros(clients, dtype=bool),
         "loss": _added(scored.loss, owners, clients),
         "brier": _added(scored.brier, owners, clients),
-        "rows": rows.sizes,
+        "rows": np.bincount(owners[scored.is_judged], minlength=clients),
     }
 
 
@@ -186,7 +195,8 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
     schema = model.schema_
     if not len(rows):
         names = len(_names(model))
-        return _Scored(np.empty((0, names, 2), np.int64), np.empty(0), np.empty(0))
+        none = np.empty(0)
+        return _Scored(np.empty((0, names, 2), np.int64), none, none, none.astype(bool))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -196,18 +206,25 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         brier = ((p - truth) ** 2).sum(axis=1)
         if p.shape[1] == 2:
             p, truth, brier = p[:, 1:], truth[:, 1:], brier / 2
+        known, is_judged = np.ones_like(truth), np.ones(len(p), dtype=bool)
     else:
-        truth = np.asarray(rows.y).reshape(len(rows), -1) > 0
-        loss = -np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)).mean(axis=1)
-        brier = ((p - truth) ** 2).mean(axis=1)
+        y = np.asarray(rows.y).reshape(len(rows), -1)
+        truth, known = y > 0, (y != UNKNOWN) & ~np.isnan(p)
+        p = np.where(known, p, 0.5)
+        share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
+        loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
+        brier = ((p - truth) ** 2 * share).sum(axis=1)
+        is_judged = known.any(axis=1)
     place = np.searchsorted(edges, p, side="left")
-    bins = np.where(np.stack([~truth, truth], axis=2), place[:, :, None], -1)
-    return _Scored(bins, loss, brier)
+    chosen = np.stack([known & ~truth, known & truth], axis=2)
+    bins = np.where(chosen, place[:, :, None], -1)
+    return _Scored(bins, loss, brier, is_judged)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
     """max(q e, (q − 1) e) with e = y − ŷ: rows × levels × outputs (Koenker & Bassett 1978)."""
-    truth = np.asarray(rows.y, dtype=float).reshape(len(rows), -1)
+    outputs = math.prod(np.shape(rows.y)[1:])
+    truth = np.asarray(rows.y, dtype=float).reshape(len(rows), outputs)
     guess = np.asarray(model.predict(rows.X) if len(rows) else rows.y, dtype=float)
     error = (truth - guess.reshape(truth.shape))[:, None, :]
     q = levels[:, None]

@@ -23,7 +23,7 @@ from solera.core.clients import (
     Rows,
     Segments,
 )
-from solera.core.component import Component, build_fitted, component_name, describe_fitted
+from solera.core.component import Component, component_name, describe_fitted
 from solera.core.disclosure.declared import Classes, Fitted
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError, Refusal
@@ -34,6 +34,7 @@ from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
 from solera.learn.base import Learner
+from solera.learn.client_models import own_model, own_models
 
 VARIABLE = "SOLERA_RESOURCES"
 
@@ -41,7 +42,9 @@ VARIABLE = "SOLERA_RESOURCES"
 
 
 def _value_many(group: ClientGroup, ask: Any) -> Stacked:
-    return Stacked(_values(group.data, ask))
+    models = own_models(group, ask["model"], "train")
+    values = [_values(model, rows, ask) for model, rows in models]
+    return Stacked({"value": np.concatenate(values)})
 
 
 class Value(TypedDict):
@@ -52,7 +55,7 @@ class Value(TypedDict):
 
 
 def _behind_value(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    losses = losses_of(build_fitted(ask["model"]), client.data.part("train"))
+    losses = losses_of(own_model(client, ask["model"]), client.data.part("train"))
     scale = len(losses) ** -float(ask["power"])
     return {"value": Sums(losses[:, None], scale=scale, what="losses", beyond=True)}
 
@@ -69,12 +72,12 @@ def losses_of(model: Any, rows: Rows) -> FloatArray:
     return losses
 
 
-def _values(rows: Segments, ask: Any) -> dict[str, Any]:
+def _values(model: Any, rows: Segments, ask: Any) -> FloatArray:
     if not rows.sizes.min():
         raise Refusal("a client without rows has no loss")
-    losses = losses_of(build_fitted(ask["model"]), rows.joined())
+    losses = losses_of(model, rows.joined())
     sums = np.add.reduceat(losses, np.cumsum(rows.sizes) - rows.sizes)
-    return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
+    return np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)
 
 
 def ask_values(

@@ -10,6 +10,7 @@ A description is a payload frame, kept by the coordinator as the blob ``spec`` o
 
 ``plan`` is all that the job will ask, see :mod:`solera.core.plan`. ``seconds`` is how long the job
 may take, counted from the approval. ``toml`` is the file of a job that a coordinator drives.
+``parts_of`` names an earlier job: tasks see what the client keeps of its model, and change nothing.
 
 What is approved is :func:`job_hash`, which covers the job's own name beside these bytes: the same
 description under another name, or another description under the same name, is another job.
@@ -45,6 +46,7 @@ class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     plan: Plan = ()
     seconds: Seconds | None = None
     toml: str = ""
+    parts_of: str = ""
 
     def to_bytes(self) -> bytes:
         """The frame whose digest is the job's ``spec``."""

@@ -24,7 +24,7 @@ from solera.learn.base import Predictor
 from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
-from solera.study.run.schemes import judged, one_client
+from solera.study.run.schemes import judged, one_client, own_models
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ def three_schemes(
 
     def fitted(clients: IntArray) -> Predictor:
         rows = data.segments(clients, "train").joined()
-        return learner.clone().fit(one_client(rows, data.schema, seed, shuffle=False))
+        fitted = learner.clone().fit(one_client(rows, data.schema, seed, shuffle=False))
+        first: Predictor = own_models(fitted)[0]
+        return first
 
     progress("federated")
     federated = learner.clone().fit(federation).evaluate(federation)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import sklearn.metrics as sk
+from scipy.special import expit, softmax
 
 NAMES = {"two": ["died", "lives"], "three": ["amber", "green", "red"]}
 
@@ -122,3 +124,31 @@ def filled_and_encoded(frame: Any, train: Any, *, first: bool) -> Any:
         texts = texts.where(texts.notna(), texts.iloc[train].mode()[0])
         columns.append(pd.get_dummies(texts, drop_first=not first).to_numpy(dtype=float))
     return np.concatenate(columns, axis=1)
+
+
+def own_weights(weights: Any, state: Any, sizes: Any, layer: int) -> Any:
+    """A client's network, as PyTorch writes it: all its own, or one layer of a common one."""
+    if "own_model" in state:
+        return state["own_model"]
+    ends = np.cumsum([0, *((a + 1) * b for a, b in pairwise(sizes))])
+    own = np.array(weights)
+    own[ends[layer] : ends[layer + 1]] = state["private_part"]
+    return own
+
+
+def network(weights: Any, sizes: Any, X: Any) -> Any:
+    """The outputs of dense layers with ReLU between them."""
+    z, first = np.asarray(X, dtype=float), 0
+    for inputs, outputs in pairwise(sizes):
+        W = np.asarray(weights[first : first + inputs * outputs], dtype=float)
+        b = weights[first + inputs * outputs : first + (inputs + 1) * outputs]
+        z = (z if not first else np.maximum(z, 0)) @ W.reshape(outputs, inputs).T + b
+        first += (inputs + 1) * outputs
+    return z
+
+
+def probabilities(target: str, z: Any) -> Any:
+    """A sigmoid for every label, a softmax over classes."""
+    if target == "labels":
+        return expit(z)
+    return softmax(z, axis=1)

@@ -74,6 +74,20 @@ def answers(model: Any, X: Any) -> Any:
     return dense(model.transform(X)) if transforms(model) else model.predict(X)
 
 
+def rows_model(model: Any) -> Any:
+    """What answers rows that name no client: where every client has its own model, one of these."""
+    return model.at(1) if model.is_personal else model
+
+
+def by_owners(model: Any, dealt: Any) -> Any:
+    """The answers for all dealt rows, each by the model of its owner."""
+    if not model.is_personal:
+        return answers(model, dealt.X)
+    held = [np.flatnonzero(dealt.owners == client) for client in np.unique(dealt.owners)]
+    said = [model.at(k).predict(take(dealt.X, rows)) for k, rows in enumerate(held)]
+    return np.concatenate(said)[np.argsort(np.concatenate(held))]
+
+
 def transforms(model: Any) -> bool:
     """Whether it makes rows of rows; a pipeline does what its last step does."""
     return isinstance(_last(model), so.learn.Transformer)
@@ -119,7 +133,7 @@ def _numbers(state: Any, name: str = "") -> Any:
 @surface
 def predict(case: Case) -> None:
     """One answer a row, a class by its name; alone as together, whatever the order of columns."""
-    model, X, target = case.model, case.dealt.X, case.dealt.target
+    model, X, target = rows_model(case.model), case.dealt.X, case.dealt.target
     found = dense(answers(model, X))
     require(len(found) == X.shape[0], f"{len(found)} answers for {X.shape[0]} rows")
     if model.predicts:
@@ -165,7 +179,7 @@ def _known_answers(case: Case, found: Any) -> None:
 def predict_proba(case: Case) -> None:
     """Probabilities by class, in the order of the classes; the largest is the prediction."""
     offered(case, "predict_proba")
-    model, X, target = case.model, case.dealt.X, case.dealt.target
+    model, X, target = rows_model(case.model), case.dealt.X, case.dealt.target
     p = np.asarray(model.predict_proba(X))
     require(p.shape == (X.shape[0], case.dealt.outputs), f"probabilities of shape {p.shape}")
     require(np.isfinite(p).all() and (p >= 0).all() and (p <= 1 + 1e-6).all(), "not within 0 and 1")
@@ -186,7 +200,7 @@ def _columns_are_scikit_learns(case: Case, p: Any) -> None:
     """Where an estimator of scikit-learn can be made of it, the columns are of the same classes."""
     estimator: Any = None
     with contextlib.suppress(so.errors.SoleraError):
-        estimator = case.model.to_sklearn()
+        estimator = rows_model(case.model).to_sklearn()
     if case.dealt.is_frame or not hasattr(estimator, "predict_proba"):
         return
     order = [list(estimator.classes_).index(name) for name in NAMES[case.dealt.target]]
@@ -197,7 +211,7 @@ def _columns_are_scikit_learns(case: Case, p: Any) -> None:
 def explain(case: Case) -> None:
     """The conditions hold for the raw row, and they end in the class that is predicted."""
     offered(case, "explain")
-    model, X = case.model, case.dealt.X
+    model, X = rows_model(case.model), case.dealt.X
     predicted = np.asarray(model.predict(X))
     for row in range(0, X.shape[0], 7):
         one = X.iloc[row] if hasattr(X, "iloc") else take(X, [row])
@@ -251,7 +265,7 @@ def _nearly(value: Any, bound: str) -> bool:
 def score_rows(case: Case) -> None:
     """Accuracy, subset accuracy or R² of rows, and of a frame that brings its target along."""
     offered(case, "score")
-    model, dealt = case.model, case.dealt
+    model, dealt = rows_model(case.model), case.dealt
     found = model.score(dealt.X, dealt.y)
     wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
     close(float(found), wanted, "score of rows")
@@ -264,8 +278,8 @@ def score_federation(case: Case) -> None:
     """The score of a federation is that of all rows of all clients."""
     offered(case, "score")
     model, dealt = case.model, case.dealt
-    found = model.score(dealt.shared(**case.options))
-    wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
+    found = model.score(case.federation)
+    wanted = oracle.score(dealt.target, dealt.y, by_owners(model, dealt))
     close(float(found), wanted, "score of the federation", rtol=_digits(wanted))
 
 
@@ -274,9 +288,9 @@ def evaluate(case: Case) -> None:
     """Every metric of every part, of all and of each client, by scikit-learn from raw rows."""
     offered(case, "evaluate")
     model, dealt = case.model, case.dealt
-    predicted = np.asarray(model.predict(dealt.X))
+    predicted = np.asarray(by_owners(model, dealt))
     for part in PARTS:
-        found = model.evaluate(dealt.shared(**case.options), part)
+        found = model.evaluate(case.federation, part)
         held = {k: rows for k, rows in enumerate(dealt.parts[part]) if len(rows)}
         every = dealt.rows(part)
         metrics_are(found.metrics, dealt.target, dealt.y[every], predicted[every], part)
@@ -287,9 +301,10 @@ def evaluate(case: Case) -> None:
             each = found.clients[client]
             metrics_are(each, dealt.target, dealt.y[rows], predicted[rows], where)
             rests_on(each, part, len(rows), 1, 1)
-    rows = dealt.rows("test")
-    found = model.evaluate(take(dealt.X, rows), y=dealt.y[rows])
-    metrics_are(found.metrics, dealt.target, dealt.y[rows], predicted[rows], "rows at hand")
+    rows, one = dealt.rows("test"), rows_model(model)
+    found = one.evaluate(take(dealt.X, rows), y=dealt.y[rows])
+    predicted = np.asarray(one.predict(take(dealt.X, rows)))
+    metrics_are(found.metrics, dealt.target, dealt.y[rows], predicted, "rows at hand")
     rests_on(found.metrics, "rows", len(rows), 0, 0)
 
 
@@ -324,10 +339,14 @@ def history(case: Case) -> None:
     model, dealt = case.model, case.dealt
     if not model.predicts or not (model.history_ or hasattr(_last(model), "rounds")):
         raise Absent
+    if getattr(_last(model), "fine_tune", 0):  # which comes after the last round
+        plain = model.clone()
+        _last(plain).set_params(fine_tune=0)
+        model = case.fit(plain, case.federation)
     require(model.history_, "rounds, and nothing in history_")
     last = {n: v for n, v in model.history_[-1].items() if n in oracle.OF_TARGET[dealt.target]}
     rows, held = dealt.rows("validation"), [r for r in dealt.parts["validation"] if len(r)]
-    predicted = np.asarray(model.predict(dealt.X))[rows]
+    predicted = np.asarray(by_owners(model, dealt))[rows]
     metrics_are(last, dealt.target, dealt.y[rows], predicted, "the last round")
     rests_on(last, "validation", len(rows), len(held), 4)
 
@@ -338,7 +357,7 @@ def card(case: Case) -> None:
     model, dealt = case.model, case.dealt
     evaluation = None
     if model.predicts and dealt.y is not None:
-        evaluation = model.evaluate(dealt.shared(**case.options))
+        evaluation = model.evaluate(case.federation)
     text = model.card(evaluation)
     facts = dict(re.findall(r"^- ([\w ]+): (.+)$", text, flags=re.M))
     require(facts.get("clients") == "4", f"the card says clients: {facts.get('clients')}")
@@ -350,7 +369,7 @@ def card(case: Case) -> None:
     if evaluation is None:
         return
     held = dealt.rows("test")
-    predicted = np.asarray(model.predict(dealt.X))[held]
+    predicted = np.asarray(by_owners(model, dealt))[held]
     names = [name for name in oracle.OF_TARGET[dealt.target] if name in facts]
     require(names, "no metric in the card")
     for name in names:
@@ -377,11 +396,12 @@ def save(case: Case) -> None:
     for name, value in _numbers(back.get_state()):
         require(np.array_equal(value, wanted.pop(name, None), equal_nan=True), f"{name} differs")
     require(not wanted, f"lost: {sorted(wanted)}")
-    close(answers(back, X), answers(model, X), "answers after load", rtol=0, atol=0)
+    close(by_owners(back, case.dealt), by_owners(model, case.dealt), "after load", rtol=0, atol=0)
     after_learner = [each.card().partition("## Data")[2] for each in (back, model)]
     require(after_learner[0] == after_learner[1], "the card after load is another")
     if model.predicts and hasattr(type(model), "predict_proba") and case.dealt.target in NAMES:
-        close(back.predict_proba(X), model.predict_proba(X), "probabilities", rtol=0, atol=0)
+        p = [rows_model(each).predict_proba(X) for each in (back, model)]
+        close(*p, "probabilities", rtol=0, atol=0)
 
 
 @surface
@@ -390,7 +410,8 @@ def clone(case: Case) -> None:
     copy = case.model.clone()
     require(not [n for n in vars(copy) if n.endswith("_")], "a clone that knows something")
     case.fit(copy, case.dealt.federation(**case.options))
-    close(answers(copy, case.dealt.X), answers(case.model, case.dealt.X), "a clone", rtol=0, atol=0)
+    wanted = by_owners(case.model, case.dealt)
+    close(by_owners(copy, case.dealt), wanted, "a clone", rtol=0, atol=0)
 
 
 @surface
@@ -398,9 +419,9 @@ def processes(case: Case) -> None:
     """Clients in other processes make the same model and the same figures."""
     with case.dealt.federation("processes", **case.options) as federation:
         model = case.fit(case.model.clone(), federation)
-        close(answers(model, case.dealt.X), answers(case.model, case.dealt.X), "processes")
+        close(by_owners(model, case.dealt), by_owners(case.model, case.dealt), "processes")
         if model.predicts:
-            here = case.model.evaluate(case.dealt.shared(**case.options)).metrics
+            here = case.model.evaluate(case.federation).metrics
             there = figures(model.evaluate(federation).metrics)
             for name, value in figures(here).items():
                 close(there[name], value, f"{name} in processes")
@@ -411,7 +432,7 @@ def export(case: Case) -> None:
     """ONNX Runtime says the same of the raw rows, written as the file describes its inputs."""
     import onnxruntime
 
-    model, X = case.model, case.dealt.X
+    model, X = rows_model(case.model), case.dealt.X
     with TemporaryDirectory() as folder:
         path = model.export(Path(folder) / "model.onnx")
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -443,7 +464,7 @@ def _inputs(session: Any, X: Any) -> dict[str, Any]:
 @surface
 def to_sklearn(case: Case) -> None:
     """The estimator of scikit-learn says the same."""
-    model, X = case.model, case.dealt.X
+    model, X = rows_model(case.model), case.dealt.X
     if case.dealt.is_frame:
         raise Absent  # it takes codes, which only Solera gives
     if isinstance(model, so.FedScaler) and hasattr(X, "toarray"):
@@ -472,7 +493,7 @@ def pipeline(case: Case) -> None:
     hand = dealt.with_rows(oracle.standardised(rows, train))
     case.fit(by_hand, hand.federation(**case.options))
     where = "in a pipeline" if not steps else "in the pipeline that refusals name"
-    close(answers(pipe, dealt.X), answers(by_hand, hand.X), where, rtol=1e-3, atol=1e-4)
+    close(by_owners(pipe, dealt), by_owners(by_hand, hand), where, rtol=1e-3, atol=1e-4)
 
 
 @surface
@@ -489,7 +510,7 @@ def cross_validation(case: Case) -> None:
         part = dealt.federation(rows=rows[train], **options)
         by_hand = case.fit(model.clone(), part, watch=False)
         wanted = oracle.score(
-            dealt.target, dealt.y[rows[held]], by_hand.predict(take(dealt.X, rows[held]))
+            dealt.target, dealt.y[rows[held]], by_owners(by_hand, dealt)[rows[held]]
         )
         close(score, wanted, "score of a fold", rtol=_digits(wanted))
 
@@ -568,7 +589,7 @@ def _described_rows(case: Case, found: Any) -> list[Any]:
 @surface
 def other_rows(case: Case) -> None:
     """Rows that are none are refused by every method that takes rows, and by its name."""
-    model, dealt = case.model, case.dealt
+    model, dealt = rows_model(case.model), case.dealt
     X = dense(dealt.X) if not dealt.is_frame else dealt.X.to_numpy()
     wrong = {
         "no rows": take(dealt.X, []),
@@ -610,18 +631,36 @@ def categories(case: Case) -> None:
         model = so.Pipeline(so.FedScaler(), case.model.clone())
         case.fit(model, dealt.federation(**case.options))
         sure = model.predicts and case.dealt.target != "numbers"
-        said.append(model.predict_proba(dealt.X) if sure else answers(model, dealt.X))
+        one = rows_model(model)
+        said.append(one.predict_proba(dealt.X) if sure else by_owners(model, dealt))
     close(*said, "other texts for the same categories", 1e-4, 1e-5)
 
 
 @surface
 def personal(case: Case) -> None:
-    """A learner whose clients end with models of their own is judged by these."""
-    if not getattr(case.model, "_private", None) and not hasattr(case.model, "evaluate_personal"):
+    """Every client's model is the network of what all share and what it keeps; rows need a name."""
+    model, dealt = case.model, case.dealt
+    if not model.is_personal:
         raise Absent
-    for part in PARTS:
-        found = case.model.evaluate(case.federation, part)
-        wanted = case.model.evaluate_personal(case.federation, part)
-        for client, each in wanted.clients.items():
-            for name, value in each.items():
-                close(found.clients[client][name], float(value), f"{name} by clients' own models")
+    learner = model.steps_[-1] if isinstance(model, so.Pipeline) else model
+    X = dense(model.prepared(dealt.X) if learner is not model else dealt.X)
+    sizes = [dealt.width, 8, dealt.outputs]
+    sizes += [dealt.outputs] if isinstance(learner, so.MLFedAvg) else []
+    layer = 0 if isinstance(learner, so.FedBN) else len(sizes) - 2
+    states = case.federation.fitting(model._client_fit).states()
+    for client in range(4):
+        weights = oracle.own_weights(learner.weights_, states[client], sizes, layer)
+        z = oracle.network(weights, sizes, X)
+        found = model.at(client)
+        if dealt.target == "numbers":
+            close(found.predict(dealt.X), z[:, 0], f"client {client}", 1e-4, 1e-5)
+            continue
+        p = oracle.probabilities(dealt.target, z)
+        close(found.predict_proba(dealt.X), p, f"client {client}", 1e-4, 1e-5)
+    for name in ("predict", "export", "score"):
+        try:
+            getattr(model, name)(*((dealt.X, dealt.y) if name == "score" else (dealt.X,)))
+        except so.errors.UsageError as error:
+            require("model.at(0).predict(X)" in (error.hint or ""), f"{name}: {error}")
+        else:
+            raise Wrong(f"{name} of rows that name no client")

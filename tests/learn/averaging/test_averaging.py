@@ -245,7 +245,7 @@ def test_personal_models_beat_the_shared_one(cls):
     fed = rotated()
     model = cls(NET, rounds=40, lr=0.3, epochs=2).fit(fed)
     shared = so.FedAvg(NET, rounds=40, lr=0.3, epochs=2).fit(fed).evaluate(fed)["accuracy"]
-    assert model.evaluate_personal(fed)["accuracy"] > shared + 0.15
+    assert model.evaluate(fed)["accuracy"] > shared + 0.15
 
 
 def test_private_parts_do_not_travel():
@@ -310,6 +310,32 @@ def test_alone_sends_nothing():
     assert max(entry["bytes_up"] for entry in model.history_) < 400
 
 
+@pytest.mark.parametrize("stop", ["patience", "thesis"])
+def test_clients_alone_stop_each_by_its_own_rows(stop):
+    """Every client's model is the one that it comes to when no other is there."""
+    fed = so.simulate(labelled([[0, 1], [1, 2], [2, 3]], rows=900).clients)
+    learner = so.MLFedAvg(
+        so.nn.mlp(8, 12, 6),
+        rounds=60,
+        lr=0.05,
+        stop=stop,
+        patience=2,
+        share=False,
+        dtype="float64",
+    )
+    model = learner.clone().fit(fed)
+    rounds, rows = [], rng.normal(size=(50, 8))
+    for client in range(3):
+        others = [k for k in range(3) if k != client]
+        alone = learner.clone().fit(fed.without(*others))
+        rounds.append(alone.rounds_)
+        a, b = (each.at(client).decision_function(rows) for each in (alone, model))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    assert len({*rounds}) > 1
+    asked = [entry["clients"] for entry in model.history_]
+    assert asked == [sum(r > index for r in rounds) for index in range(max(rounds))]
+
+
 def test_improved_variant_restores_tunes_and_scores():
     data = labelled(rows=900)
     fed = so.simulate(data.clients)
@@ -343,7 +369,7 @@ def test_both_stopping_rules_of_mlfedavg(monkeypatch, stop, rounds):
     """The program looks at means over all rounds of argmax accuracy, from the eleventh on."""
     seen = []
 
-    def scores(self, federation, what):
+    def scores(self, federation, what, to=None):
         seen.append(len(seen))
         worse = {"subset_accuracy": 0.9, "argmax_accuracy": 0.9, "loss": 1.0 + 0.1 * len(seen)}
         falling = "argmax_accuracy" if stop == "program" else "subset_accuracy"

@@ -41,7 +41,7 @@ def kept(model, fed):
 
 
 def judged(model, fed):
-    return model.evaluate_personal(fed).clients
+    return model.evaluate(fed).clients
 
 
 @pytest.mark.parametrize("cls", PERSONAL)
@@ -94,7 +94,7 @@ def test_a_model_without_its_part_of_the_clients_is_not_judged_by_others(tmp_pat
     loaded = so.load(model.save(tmp_path / "model.sol"))
     for anyone, place in ((loaded, fed), (model, federation()), (model, fed[:90])):
         with pytest.raises(UsageError, match="keep nothing of this FedPer"):
-            anyone.evaluate_personal(place)
+            anyone.evaluate(place)
     assert judged(model, fed.without(1)) != judged(model, fed)
 
 
@@ -112,7 +112,7 @@ class Judge(so.callbacks.Callback):
     """Judges own models while they are trained."""
 
     def on_round(self, learner, round):
-        round.log(own=learner.evaluate_personal(fed_of[0])["accuracy"])
+        round.log(own=learner.evaluate(fed_of[0])["accuracy"])
 
 
 fed_of = []
@@ -124,7 +124,7 @@ def test_own_models_can_be_judged_while_they_are_trained(fed):
     model = so.FedPer(NET, rounds=3, lr=0.3).fit(fed, callbacks=[Judge()])
     for rounds in (1, 3):
         alone = so.FedPer(NET, rounds=rounds, lr=0.3).fit(fed)
-        own = alone.evaluate_personal(fed)["accuracy"]
+        own = alone.evaluate(fed)["accuracy"]
         assert model.history_[rounds - 1]["own"] == own
 
 

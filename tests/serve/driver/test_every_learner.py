@@ -80,8 +80,10 @@ def test_every_fit_over_a_network_starts_fresh(place):
     model = so.FedPer(so.nn.mlp(5, 4, 3), rounds=2)
     first, second = (describe_fitted(model.clone().fit(federation)) for _ in range(2))
     assert encode(first) == encode(second)
+    judged = model.fit(federation).evaluate(federation, "train")
+    assert sorted(judged.clients) == [0, 1, 2]
     with pytest.raises(so.errors.UsageError, match="keep nothing of this FedPer"):
-        model.fit(federation).evaluate_personal(federation, "train")
+        model.evaluate(network.connect("later", seed=11), "train")
 
 
 def draws_noise(learner):

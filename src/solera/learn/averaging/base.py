@@ -15,6 +15,7 @@ from solera.core.errors import CannotForget, DataError, NotEnoughReplies, UsageE
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
+from solera.core.schema import UNKNOWN
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.engines.kept import KeepingEngine
@@ -227,7 +228,7 @@ class ScoreAveraging(Averaging, abstract=True):
         self.check_has_classes()
         z = self.decision_function(X)
         if self.schema_.target == "labels":
-            return sigmoid(z)
+            return np.where(vars(self).get("labels_", True), sigmoid(z), np.nan)
         if z.shape[1] == 1:  # two classes, one output
             z = np.concatenate([np.zeros_like(z), z], axis=1)
         return softmax(z)
@@ -238,7 +239,9 @@ class ScoreAveraging(Averaging, abstract=True):
             return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
         z = self.decision_function(X)
         if self.schema_.target == "labels":
-            return (sigmoid(z) > 0.5).astype(np.uint8)
+            present = z > vars(self).get("thresholds_", 0.0)
+            is_learned = vars(self).get("labels_", True)
+            return np.where(is_learned, present, UNKNOWN).astype(np.int8)
         return z[:, 0] if self.schema_.outputs == 1 else z
 
     def loss_of_target(self) -> str:

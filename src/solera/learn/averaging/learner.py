@@ -8,7 +8,7 @@ changed; the coordinator moves the model by the weighted mean:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ from solera.core.clients import Array, BoolArray, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.disclosure.declared import Shape
-from solera.core.errors import UsageError
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
@@ -58,9 +58,12 @@ from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.averaging.updates import UpdateStep, check_steps
+from solera.learn.client_models import LABELS, PRIVATE
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
+
+UNTRAINED = "this client took no part in training, and has no model"
 
 
 @training_task("averaging.train", ask=TrainPrivately, release=noised_update())
@@ -113,6 +116,12 @@ class FedAvg(ScoreAveraging):
     update = train_and_send
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
     accounts_: dict[str, Any]
+    owner_: str
+    """Whose model it is, where it is one client's."""
+    labels_: Annotated[Array, Shape("outputs", kind="b")]
+    """Which labels this client has learned, where it has not seen all."""
+    thresholds_: Annotated[FloatArray, Shape("outputs")]
+    """Beyond which outputs this client's labels are present, where it chose them."""
 
     def __init__(
         self,
@@ -303,13 +312,42 @@ class FedAvg(ScoreAveraging):
 
     # --- the model ---
 
+    @property
+    def is_personal(self) -> bool:
+        is_fitted = "schema_" in vars(self)
+        return is_fitted and "owner_" not in vars(self) and self._keeps_models
+
+    @property
+    def _keeps_models(self) -> bool:
+        """Whether clients end with models of their own."""
+        return bool(self._private)
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        if PRIVATE not in part or self._hidden is None:
+            raise Refusal(UNTRAINED)
+        weights = self.weights_.copy()
+        weights[self._hidden] = part[PRIVATE]
+        model = self._with(weights, owner)
+        if LABELS in part and self._hidden[-self.schema_.outputs :].all():
+            model.labels_ = np.asarray(part[LABELS])
+        return model
+
+    def _with(self, weights: Array, owner: str) -> Self:
+        """One client's model, or nobody's that all share."""
+        model = self.for_prediction()
+        model.weights_, model.owner_ = weights, owner
+        model.history_, model._trained_with = vars(self).get("history_", []), self._trained_with
+        return model
+
     def module(self) -> Any:
         """The trained network as a PyTorch module."""
         self.check_fitted()
+        self.check_common()
         return self._architecture.load(self.weights_).eval()
 
     def decision_function(self, X: Any) -> Array:
         X = self.check_rows(X)
+        self.check_common()
         return outputs_of(self._architecture, self.weights_, X, self.device)
 
     def losses(self, X: Any, y: Any) -> FloatArray:
@@ -321,6 +359,7 @@ class FedAvg(ScoreAveraging):
         return np.asarray(losses.numpy(), dtype=np.float64)
 
     def losses_of(self, models: Sequence[Entries], X: Any, y: Any) -> FloatArray:
+        self.common()
         architecture = self._architecture
         if not architecture.dense or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
@@ -332,7 +371,9 @@ class FedAvg(ScoreAveraging):
 
     def for_prediction(self) -> Self:
         model = self.clone()
-        model.schema_, model.weights_ = self.schema_, self.weights_
+        for name in ("schema_", "weights_", "owner_", "labels_", "thresholds_"):
+            if name in vars(self):
+                setattr(model, name, getattr(self, name))
         return model
 
     def needs_to_load(self) -> list[str]:

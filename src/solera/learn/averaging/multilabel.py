@@ -7,24 +7,25 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Aggregation, Collect
-from solera.core.clients import Array, Client, FloatArray, IntArray, Part, Rows
+from solera.core.clients import Array, BoolArray, Client, Part
 from solera.core.constraints import Count, NonNegativeInt, Positive
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells, Facts, Leaving
+from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
+from solera.core.schema import UNKNOWN
 from solera.core.task import task
 from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries
@@ -41,15 +42,19 @@ from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
-    PRIVATE,
     LocalTraining,
     OneClientTraining,
     training_task,
 )
-from solera.learn.rows import dense
+from solera.learn.averaging.training.losses import over_known
+from solera.learn.client_models import PRIVATE, THRESHOLDS
 
-_BEST, _THRESHOLDS = "best_private", "thresholds"
-_VALIDATION = {"part": "validation"}
+_BEST, _LOWEST = "best_private", "lowest_loss"
+_WHY = {
+    "thesis": "validation subset accuracy fell and loss rose twice in a row",
+    "program": "the means over all rounds of accuracy fell and of loss rose twice in a row",
+    "patience": "validation loss did not improve for so many rounds as patience says",
+}
 _LEAST = 10
 """The program of the thesis never stops before its eleventh round."""
 
@@ -72,29 +77,20 @@ class SharedCore(Layered):
 # --- losses that leave unknown labels out ---
 
 
-def _over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:
-    """The mean cross-entropy of a sigmoid over the labels that a row knows."""
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none") * weight
-    known = (target >= 0).to(each.dtype)
-    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
-
-
 def _asymmetric(outputs: Any, target: Any) -> Any:
     """Easy negatives count little: (1 − p_t)^γ with γ = 0 for positives and 2 for negatives.
 
     Ridnik et al. (2021), "Asymmetric loss for multi-label classification", without the margin.
     """
-    return _over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
+    return over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
 
 
 def _balanced(outputs: Any, target: Any) -> Any:
     """Positives weigh three times as much as negatives."""
-    return _over_known(outputs, target, 1 + 2 * target.clamp(min=0))
+    return over_known(outputs, target, 1 + 2 * target.clamp(min=0))
 
 
-register_loss("labels/cross_entropy", _over_known)
+register_loss("labels/cross_entropy", over_known)
 register_loss("labels/asymmetric", _asymmetric)
 register_loss("labels/balanced", _balanced)
 
@@ -118,11 +114,9 @@ class Finish(TrainCore):
 
 
 class JudgeLabels(TrainCore):
-    """What ``multilabel.judge`` takes: the model and a part of the rows, or rows."""
+    """What ``multilabel.judge`` takes: the model and a part of the rows."""
 
     part: Part
-    X: NotRequired[Annotated[FloatArray, Shape("sent", "columns", finite=False)]]
-    y: NotRequired[Annotated[IntArray, Shape("sent", "outputs", kind="i", least=-1, most=1)]]
 
 
 @training_task("multilabel.train", ask=TrainCore)
@@ -135,7 +129,7 @@ def train_core(local: LocalTraining) -> Stacked:
     changes, losses, _ = local.changes()
     if local.ask["weight"] != "samples_labels":
         return local.reply(changes, losses)
-    return local.reply(changes, losses, rows=local.sizes * local.labels_known())
+    return local.reply(changes, losses, rows=local.sizes * local.known_labels().sum(axis=1) * 1.0)
 
 
 @task("multilabel.finish", ask=Finish, release=[Facts("done")])
@@ -155,19 +149,8 @@ def _finish(client: Client, ask: Any) -> Entries:
         validation = client.data.part("validation")
         rows = validation if len(validation) else client.data.part("train")
         z = _outputs(client, ask, rows.X)
-        client.state[_THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
+        client.state[THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
     return {"done": 1}
-
-
-class _Scores(Cells):
-    """Scores on rows of the client. On rows that were sent they tell of the client's own model."""
-
-    def judge(self, leaving: Leaving) -> Any:
-        if leaving.limits.trusted:
-            return leaving.reply
-        if "X" in leaving.ask:
-            raise leaving.refuse("scores on rows that were sent need the policy 'trusted'")
-        return super().judge(leaving)
 
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
@@ -181,29 +164,28 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 
 
 def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
-    """Outputs, labels and thresholds of the rows that are looked at."""
-    rows = Rows(ask["X"], ask["y"]) if "X" in ask else client.data.part(ask["part"])
-    own = np.flatnonzero((np.asarray(client.data.part("train").y) >= 0).any(axis=0))
-    truth = np.asarray(rows.y)[:, own]
-    kept = (truth > 0).any(axis=1) if "X" in ask else np.ones(len(truth), dtype=bool)
-    z = _outputs(client, ask, rows.X[kept])[:, own] if kept.any() else np.empty((0, len(own)))
-    thresholds = client.state.get(_THRESHOLDS)
-    return z, truth[kept], np.zeros(len(own)) if thresholds is None else thresholds[own]
+    """Outputs, the labels that the client has learned, and thresholds of rows of a part."""
+    rows = client.data.part(ask["part"])
+    learned: BoolArray = (np.asarray(client.data.part("train").y) >= 0).any(axis=0)
+    thresholds = client.state.get(THRESHOLDS, np.zeros(len(learned)))
+    return _outputs(client, ask, rows.X), np.where(learned, rows.y, UNKNOWN), thresholds
 
 
 @task(
     "multilabel.judge",
     ask=JudgeLabels,
-    release=[
-        _Scores("rows", *SCORES, behind=_behind),
-    ],
+    release=[Cells("rows", *SCORES, behind=_behind)],
+    version=2,
 )
 def _score_labels(client: Client, ask: Any) -> Entries:
-    """Scores of this client's model on rows it keeps, or on rows that were sent."""
-    z, truth, cut = _judged(client, ask)
-    if not len(z):
+    """Scores of this client's model on rows it keeps; the best so far is kept, where wanted."""
+    rows = len(client.data.part(ask["part"]))
+    if not rows:
         return {"rows": 0.0}
-    return {"rows": float(len(z)), **label_scores(z, truth, cut)}
+    scores = label_scores(*_judged(client, ask))
+    if ask["remember"] and scores["loss"] < client.state.get(_LOWEST, np.inf):
+        client.state[_BEST], client.state[_LOWEST] = client.state[PRIVATE], scores["loss"]
+    return {"rows": float(rows), **scores}
 
 
 def _outputs(client: Client, ask: Any, X: Any) -> Array:
@@ -231,13 +213,15 @@ class MLFedAvg(FedAvg):
     label_loss: ``"cross_entropy"``, ``"asymmetric"`` or ``"balanced"``.
     fine_tune: epochs that fit every private head to the final core.
     thresholds: choose the threshold of each label on the client's validation rows, by its F1.
-    share: False trains every client alone, the baseline: nothing is sent.
+    share: False trains every client alone, the baseline: nothing is sent, and each stops by its own
+        validation rows.
 
     Other parameters are those of :class:`FedAvg`.
     """
 
     update = train_core
     watched_: list[list[float]]
+    alone_: dict[int, list[list[float]]]
     best_: Array
     rounds_: int
 
@@ -276,7 +260,7 @@ class MLFedAvg(FedAvg):
     def begin(self, federation: Federation) -> None:
         self._check_target()
         super().begin(federation)
-        self.watched_, self.best_ = [], self.weights_
+        self.watched_, self.alone_, self.best_ = [], {}, self.weights_
 
     def train(self, federation: Federation) -> None:
         super().train(federation)
@@ -284,7 +268,7 @@ class MLFedAvg(FedAvg):
         if self.stop == "patience":
             self.weights_ = self.best_
         if self._finishes:
-            restore = self.stop == "patience" and not self._latest_is_best()
+            restore = self.stop == "patience" and not (self.share and self._latest_is_best())
             last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
 
@@ -300,40 +284,65 @@ class MLFedAvg(FedAvg):
         self._check_target()
         self.watched_ = []  # as before the first round
         plain = [self.round_config(round) for round in range(self.rounds)]
-        best = [{**config, "remember": True} for config in plain if self.stop == "patience"]
+        best = [{**config, "remember": True} for config in plain if self._keeps_best]
         asks = [planned(self.update, self.rounds, *plain, *best)]
         if self.stop is not None:
-            asks.append(planned(_score_labels, self.rounds, {**plain[0], **_VALIDATION}))
+            asks.append(planned(_score_labels, self.rounds, {**plain[0], **self._validation}))
         if self._finishes:
             ends = [self._last_config(restore) for restore in {False, self.stop == "patience"}]
             last = [{**config, **end} for config in [*plain[-1:], *best[-1:]] for end in ends]
             asks.append(planned(_finish, 1, *last))
         return tuple(asks)
 
+    def fold_round(self, round: Round) -> Entries:
+        ended = [client for client, watched in self.alone_.items() if self._is_over(watched)]
+        round.clients = np.setdiff1d(round.clients, ended)
+        return super().fold_round(round)
+
+    @property
+    def _keeps_best(self) -> bool:
+        """Whether all clients keep the heads of the same best round."""
+        return self.share and self.stop == "patience"
+
+    @property
+    def _validation(self) -> Entries:
+        """What is asked after a round; clients alone keep the best of theirs."""
+        return {"part": "validation", "remember": self.stop == "patience" and not self.share}
+
     def after_round(self, round: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
         if self.stop is None:
             return
-        scores = self._scores(round.federation, _VALIDATION)
+        to = None if self.share else round.clients
+        scores = self._scores(round.federation, self._validation, to)
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
                 hint="set some aside, so.simulate(validation=0.2), or use stop=None",
             )
         metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
-        accuracy = float(np.mean([s[metric] for s in scores.values()]))
-        loss = float(np.mean([s["loss"] for s in scores.values()]))
+        each = {client: [s[metric], s["loss"]] for client, s in scores.items()}
+        accuracy, loss = np.mean([*each.values()], axis=0).tolist()
         round.log(**{f"validation_{metric}": accuracy}, validation_loss=loss)
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
-        if self.stop == "thesis" and worse_twice(self.watched_):
-            round.stop("validation subset accuracy fell and loss rose twice in a row")
-        if self.stop == "program" and round.index >= _LEAST and worse_twice(_so_far(self.watched_)):
-            round.stop("the means over all rounds of accuracy fell and of loss rose twice in a row")
-        since = len(self.watched_) - 1 - int(np.argmin([loss for _, loss in self.watched_]))
-        if self.stop == "patience" and since >= self.patience:
-            round.stop(f"validation loss did not improve for {self.patience} rounds")
+        watched = [self.watched_]
+        if not self.share:
+            new = {client: [*self.alone_.get(client, []), one] for client, one in each.items()}
+            self.alone_ = {**self.alone_, **new}
+            watched = [*self.alone_.values()]
+        if all(map(self._is_over, watched)):
+            round.stop(_WHY[self.stop])
+
+    def _is_over(self, watched: list[list[float]]) -> bool:
+        """Whether accuracies and losses of so many rounds are reason to stop."""
+        if self.stop == "thesis":
+            return worse_twice(watched)
+        if self.stop == "program":
+            return len(watched) > _LEAST and worse_twice(_so_far(watched))
+        since = len(watched) - 1 - int(np.argmin([loss for _, loss in watched]))
+        return since >= self.patience
 
     def _latest_is_best(self) -> bool:
         losses = [loss for _, loss in self.watched_]
@@ -342,25 +351,32 @@ class MLFedAvg(FedAvg):
     def evaluate_clients(
         self, federation: Federation, X: Any = None, y: Any = None, *, part: str = "test"
     ) -> dict[int, dict[str, float]]:
-        """Scores of every client's own model: on rows it keeps, or on X and y sent to all.
+        """Scores of the thesis, by client: on rows it keeps or, of simulated clients, on X and y.
 
-        On rows that are sent, a client looks at its own labels and at the rows that have one.
+        Of these a client's model is judged by its own labels, on the rows that have one of them.
         """
         self.check_fitted()
         if X is None:
             return self._scores(federation, {"part": part})
-        labels = encode_target(y, self.schema_).astype(np.int8)
-        rows = {"X": dense(self.check_rows(X)).astype(self.dtype), "y": labels}
-        return self._scores(federation, {"part": part, **rows})
+        labels, found = encode_target(y, self.schema_), {}
+        for client in self.at_clients(federation).clients.tolist():
+            own = self.at(client)
+            truth = np.where(vars(own).get("labels_", True), labels, UNKNOWN)
+            rows = (truth > 0).any(axis=1)
+            z = own.decision_function(X)[rows]
+            if len(z):
+                scores = label_scores(z, truth[rows], vars(own).get("thresholds_", 0.0))
+                found[client] = {"rows": float(len(z)), **scores}
+        return found
 
-    def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
+    def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = self.at_clients(federation).ask(_score_labels, ask).fold(Collect())
+            scores = self.at_clients(federation).ask(_score_labels, ask, to=to).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:
-        remember = self.stop == "patience" and round > 0 and self._latest_is_best()
+        remember = self._keeps_best and round > 0 and self._latest_is_best()
         return {**super().round_config(round), "weight": self.aggregation, "remember": remember}
 
     def round_aggregation(self) -> Aggregation:
@@ -369,6 +385,12 @@ class MLFedAvg(FedAvg):
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        model = super().with_part(part, owner)
+        if THRESHOLDS in part:
+            model.thresholds_ = np.asarray(part[THRESHOLDS], dtype=float)
+        return model
 
     @cached_property
     def _private(self) -> list[str]:

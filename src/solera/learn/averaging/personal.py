@@ -1,101 +1,40 @@
 """Personalisation: part of the model, or a model of its own, stays with each client.
 
-Private parts live in the client's state. They are never sent, survive restarts, and
-:func:`evaluate_personal` asks the clients how good their own models are.
+Private parts live in the client's state. They are never sent and survive restarts.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any, Self
 
 import numpy as np
 
-from solera.core.clients import PARTS, Client, Part, Segments
-from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
-from solera.core.disclosure.declared import Fitted
-from solera.core.disclosure.evidence import Sums
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import planned
 from solera.core.replies import Stacked
-from solera.core.task import task
-from solera.evaluation.counts import countable
 from solera.evaluation.evaluation import Evaluation
 from solera.learn.averaging.base import Entries
-from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.learner import UNTRAINED, FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.asked import Epochs, Train
-from solera.learn.averaging.training.local_training import (
-    PRIVATE,
-    LocalTraining,
-    training_task,
-)
-from solera.learn.evaluation import Gather, judged
-from solera.learn.judging import Pivot, about_pivot, count_rows, counts_of_rows, rows_behind
-
-_OWN = "own_model"
+from solera.learn.averaging.training.local_training import LocalTraining, training_task
+from solera.learn.client_models import OWN
 
 
 class Personal(FedAvg, abstract=True):
-    """A learner whose clients end with models of their own.
-
-    ``predict`` uses the shared parameters with the private ones as they were first sent;
-    :meth:`evaluate_personal` judges every client by its own model.
-    """
+    """A learner whose clients end with models of their own, ``model.at(client)``."""
 
     def evaluate_personal(self, federation: Federation, part: str = "test") -> Evaluation:
-        """Metrics of every client's own model on rows it keeps, and of all together."""
-        self.check_fitted()
-        if part not in PARTS:
-            raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
-        model = describe_fitted(self.for_prediction())
-        ask = {"model": model, "part": part, "private": self._private, **about_pivot(self)}
-        made = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
-        judging = planned(_evaluate, 1, {**ask, **made}, open=["model", "pivot"])
-        with federation.announced(self, lambda: (judging,)):
-            replies = self.at_clients(federation).ask(_evaluate, ask)
-            ids, counts = replies.fold(Gather())
-        evaluation = judged(ids, countable(counts), part, replies)
-        if not evaluation.clients:
-            raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
-        return replace(evaluation, positive=self.schema_.positive)
-
-
-class JudgeOwn(TypedDict):
-    """What ``averaging.evaluate_personal`` takes."""
-
-    model: Annotated[dict[str, Any], Fitted(Personal)]
-    part: Part
-    private: list[str]
-    pivot: NotRequired[Pivot]
-
-
-def _own_model(client: Client, ask: Any) -> Any:
-    """The model of the ask with what this client keeps of it."""
-    model = build_fitted(ask["model"])
-    if _OWN in client.state:
-        model.weights_ = client.state[_OWN]
-    elif PRIVATE in client.state:
-        mask = model._architecture.layout.select(ask["private"])
-        own = model.weights_.copy()
-        own[mask] = client.state[PRIVATE]
-        model.weights_ = own
-    return model
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return rows_behind(_own_model(client, ask), client, ask)
-
-
-@task("averaging.evaluate_personal", ask=JudgeOwn, release=counts_of_rows(_behind))
-def _evaluate(client: Client, ask: Any) -> Entries:
-    """Counts of this client's rows by its own model."""
-    model, rows = _own_model(client, ask), client.data.part(ask["part"])
-    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return {name: value[0] for name, value in count_rows(model, one, ask.get("pivot", 0.0)).items()}
+        """:meth:`evaluate`, which judges every client by its own model; ends with version 0.2."""
+        warn = "evaluate_personal ends with version 0.2: write evaluate(federation)"
+        warnings.warn(warn, DeprecationWarning, stacklevel=2)
+        evaluation: Evaluation = self.evaluate(federation, part)
+        return evaluation
 
 
 class FedPer(Personal):
@@ -182,17 +121,17 @@ class TrainOwn(Train):
 def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
     changes, losses, _ = local.changes()
-    own = local.recall(_OWN, local.weights[None])
+    own = local.recall(OWN, local.weights[None])
     own_way = replace(local.config, mu=local.ask["pull"])
     local.train(own, own_way, anchor=local.weights)
-    local.remember(_OWN, own)
+    local.remember(OWN, own)
     return local.reply(changes, losses)
 
 
 class Ditto(Personal):
     """Every client trains a second model on L_k(v) + lam/2·‖v − w‖² (Li et al. 2021).
 
-    The shared model is FedAvg's.
+    The shared model is FedAvg's: ``model.common()``.
     """
 
     update = train_both
@@ -203,3 +142,15 @@ class Ditto(Personal):
 
     def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "pull": float(self.lam)}
+
+    @property
+    def _keeps_models(self) -> bool:
+        return True
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        if OWN not in part:
+            raise Refusal(UNTRAINED)
+        return self._with(np.asarray(part[OWN]), owner)
+
+    def common(self) -> Self:
+        return self._with(self.weights_, "")

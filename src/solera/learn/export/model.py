@@ -20,7 +20,7 @@ import numpy as np
 from solera.core.clients import Array
 from solera.core.errors import UsageError
 from solera.core.private_files import write_file
-from solera.core.schema import Feature, Schema
+from solera.core.schema import UNKNOWN, Feature, Schema
 from solera.learn.base import Learner
 from solera.learn.export.graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, element_type, onnx
 from solera.learn.rows import dense
@@ -165,13 +165,20 @@ def numbers(graph: Graph, schema: Schema, outputs: str) -> Outputs:
     return Outputs(outputs, np.float64)
 
 
-def from_scores(graph: Graph, schema: Schema, z: str, columns: int) -> Outputs:
-    """Softmax, sigmoid or the numbers themselves, as the target asks."""
+def from_scores(graph: Graph, schema: Schema, z: str, columns: int, learner: Any = None) -> Outputs:
+    """Softmax, sigmoid or the numbers themselves, as the target asks.
+
+    A client's own model may have a threshold for every label, and labels that it never saw.
+    """
     if schema.target == "numbers":
         return numbers(graph, schema, z)
     if schema.target == "labels":
-        present = graph.cast(graph("Greater", z, 0.0), np.uint8)
-        return Outputs(present, np.uint8, graph("Sigmoid", z))
+        thresholds = np.asarray(getattr(learner, "thresholds_", 0.0))
+        present, p = graph.cast(graph("Greater", z, thresholds), np.int8), graph("Sigmoid", z)
+        if (learned := getattr(learner, "labels_", None)) is not None:
+            present = graph("Where", learned, present, np.int8(UNKNOWN))
+            p = graph("Where", learned, p, np.nan)
+        return Outputs(present, np.int8, p)
     if columns == 1:  # two classes, one output
         z = graph("Concat", graph("Mul", z, 0.0), z, axis=1)
     p = graph("Softmax", z, axis=1)

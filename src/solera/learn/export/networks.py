@@ -33,7 +33,7 @@ def _network(learner: FedAvg, graph: Graph, X: str) -> Outputs:
     else:
         x = _module(learner.module(), graph, x, arrays)
     outputs = architecture.outputs or learner.schema_.outputs
-    return from_scores(graph, learner.schema_, graph.cast(x, np.float64), outputs)
+    return from_scores(graph, learner.schema_, graph.cast(x, np.float64), outputs, learner)
 
 
 @add_predictor.register

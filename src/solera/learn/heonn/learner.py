@@ -20,6 +20,7 @@ from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
+from solera.data.agreement import check_known
 from solera.learn.base import Additive, as_federation
 from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
@@ -194,6 +195,11 @@ class FedHEONN(Additive):
             self.schema_ = self.agree_on_rows(federation)
             self.train(federation, clients)
         return self
+
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        schema = super().agree_on_rows(federation)
+        check_known(federation, schema, "FedHEONN")
+        return schema
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
         self.prepare(federation, clients)

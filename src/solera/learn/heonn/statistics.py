@@ -31,7 +31,8 @@ from threadpoolctl import threadpool_limits
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
 from solera.core.errors import Refusal
 from solera.core.rng import generator
-from solera.core.schema import class_codes
+from solera.core.schema import UNKNOWN, class_codes
+from solera.data.agreement import unknown_label
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import check_plan
@@ -53,6 +54,9 @@ def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise not_finite(client, rows.X)
+    if ask["target"] == "labels" and (unknown := np.argwhere(rows.y == UNKNOWN)).size:
+        names = client.data.schema.label_names
+        raise unknown_label(client.id, names[unknown[0, 1]], "FedHEONN")
 
 
 def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:

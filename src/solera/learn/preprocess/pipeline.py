@@ -156,13 +156,30 @@ class Pipeline(Predictor):
                 schema = step.planned_schema(schema)
         return in_turn(*plans)
 
+    @property
+    def is_personal(self) -> bool:
+        return "steps_" in vars(self) and self.steps_[-1].is_personal
+
+    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+        return self._ending_in(self._personal_step().with_part(part, owner))
+
+    def common(self) -> Self:
+        return self._ending_in(self._personal_step().common())
+
+    def _personal_step(self) -> Any:
+        return self.steps_[-1]
+
+    def _ending_in(self, last: Learner) -> Self:
+        """The same with another last step."""
+        light = copy(self)
+        light.steps_ = [*self.steps_[:-1], last]
+        return light
+
     def needs_to_load(self) -> list[str]:
         return self.steps_[-1].needs_to_load()
 
     def for_prediction(self) -> Self:
-        light = self.with_state(self.get_state())
-        light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
-        return light
+        return self._ending_in(self.steps_[-1].for_prediction())
 
     def __getattr__(self, name: str) -> Any:
         """What the last step does besides predicting, for rows before the first."""
@@ -196,6 +213,7 @@ class Pipeline(Predictor):
     def _answer(self, method: str, X: Any) -> Any:
         """What the last step says of the prepared rows."""
         X = self.check_rows(X)
+        self.check_common()
         last = self.steps_[-1]
         if not hasattr(last, method):
             instead = "transform" if isinstance(last, Transformer) else "predict"

@@ -260,8 +260,10 @@ class Agent:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
             parts = {PARTS: states[PARTS]} if PARTS in states else {}
-            frame, outcome = self._run(pending, {**states.get(pending.job, {}), **parts})
-            own = {name: value for name, value in outcome.state.items() if name != PARTS}
+            earlier = self._asked.description(pending).parts_of
+            known = states.get(earlier or pending.job, {})
+            frame, outcome = self._run(pending, {**known, **parts})
+            own = {n: value for n, value in outcome.state.items() if n != PARTS and not earlier}
             others = [(job, s) for job, s in states.items() if job not in (pending.job, PARTS)]
             kept = dict([*others[1 - _MOST_STATES :], (pending.job, own)])
             if PARTS in outcome.state:  # of models: they outlive the job that made them

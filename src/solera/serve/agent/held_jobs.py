@@ -63,6 +63,7 @@ def describe(job: Description) -> str:
         f"{job.kind} job {job.job} of {job.owner or 'nobody named'}, seed {job.seed}, {lasts}",
         f"learner {learner}" if job.learner else "learner not named",
         *(f"asks {task}" for task in job.plan),
+        *([f"looks at what this client keeps of job {job.parts_of}"] if job.parts_of else []),
     ]
     if not job.plan:
         lines.append("asks not named: it cannot be approved")

@@ -12,6 +12,7 @@ from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.serve import wire
+from solera.serve.agent.home import MEMORY, read_place
 from solera.serve.identity import ask_digest
 
 
@@ -53,6 +54,18 @@ class Memory(msgspec.Struct, frozen=True):
     def write(self, path: Path) -> None:
         """Replace what the file holds."""
         write_file(path, encode(asdict(self)), 0o600, overwrite=True)
+
+
+def own_model(learner: Any, folder: Path) -> Any:
+    """The model of a folder's client, by what it keeps of the job that trained it."""
+    job = (learner._trained_with or {}).get("job", "")
+    state = Memory.read(folder / MEMORY).states.get(job, {})
+    if not learner.is_personal or not state:
+        raise UsageError(
+            f"the client of {folder} keeps no part of this {type(learner).__name__}",
+            hint="solera predict MODEL ROWS, without --folder, where all share one model",
+        )
+    return learner.with_part(state, read_place(folder).name)
 
 
 def digest_of(ask: wire.PendingAsk) -> str:

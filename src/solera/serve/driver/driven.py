@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray, Part
 from solera.core.component import Component
-from solera.core.engine import Ask, Block
+from solera.core.engine import OUTSIDE, Ask, Block, Fit
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan
@@ -48,6 +49,7 @@ class DrivenEngine:
         self._last: HttpEngine | None = None
         self._announced = False
         self._members: list[int] | None = None
+        self._jobs: WeakKeyDictionary[Fit, str] = WeakKeyDictionary()
         _ = self.clients  # a wrong address or token is found out now
 
     @contextmanager
@@ -56,7 +58,8 @@ class DrivenEngine:
         if self._announced:
             yield
             return
-        self._open(learner=learner_table(learner), plan=plan())
+        known = self._jobs.get(getattr(learner, "_client_fit", OUTSIDE), "")
+        self._open(learner=learner_table(learner), plan=plan(), parts_of=known)
         self._announced = True
         try:
             yield
@@ -134,7 +137,14 @@ class DrivenEngine:
         return self.open_job().checkpoint_store()
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        return self.open_job().run(ask, aggregation)
+        engine = self.open_job()
+        if ask.fit is not OUTSIDE:
+            self._jobs.setdefault(ask.fit, engine.job)
+        return engine.run(ask, aggregation)
+
+    def keeps(self, fit: Fit) -> bool:
+        """Whether clients keep something of a fit: of one of this program's jobs."""
+        return fit in self._jobs
 
     def close(self) -> None:
         self.connection.close()

@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
-from solera.core.engine import Ask, Block, PerClient
+from solera.core.engine import Ask, Block, Fit, PerClient
 from solera.core.errors import PayloadError
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Failure, FailureKind
@@ -108,6 +108,10 @@ class HttpEngine:
 
     def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
         self._sequence = int(states[-1]["sequence"])
+
+    def keeps(self, fit: Fit) -> bool:
+        """Whether clients keep something of a fit: of the one of this job."""
+        return True
 
     def checkpoint_store(self) -> CoordinatorCheckpointStore:
         return CoordinatorCheckpointStore(self)

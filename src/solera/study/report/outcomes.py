@@ -177,6 +177,11 @@ def results(study: StudyResults) -> Blocks:
         note += f" {capital(metric_label(study.metric))} is of {whose}."
     if study.comparison is not None:
         note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
+    if any(result.common is not None for result in every):
+        note += (
+            " Where every client has its own model, test rows are judged by the mean over these, "
+            "and clients' rows each by its own."
+        )
     if len(study.run.study.schemes) > 1:
         note += (
             " Alone is the mean over the clients' own models on the same rows, which are not "
@@ -204,6 +209,7 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
         scores[f"{name}, worst client"] = lambda r: min(r.clients.values(), default=None)
     columns: dict[str, Column] = {
         **{name: _mean_of(score) for name, score in scores.items()},
+        **_common_column(every, score),
         "cells": lambda results: str(len(results)),
         "rounds": lambda results: f"{_mean(results, 'rounds'):g}",
         "to clients": lambda results: size(_mean(results, "bytes_down")),
@@ -214,6 +220,19 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
         columns["Wh"] = lambda results: _energy(results, "wh")
         columns["kg CO₂e"] = lambda results: _energy(results, "co2e")
     return columns
+
+
+def _common_column(every: Sequence[Result], metric: str | None) -> dict[str, Column]:
+    """What clients' test rows say of the common model, where clients have their own."""
+
+    def shown(results: Sequence[Result]) -> str:
+        known = [result.common for result in results if result.common is not None]
+        if known and not any(known):
+            return "no common head"
+        return mean_and_spread([common.get(metric or "") for common in known])
+
+    has_own = metric is not None and any(result.common is not None for result in every)
+    return {f"{metric_label(metric or '')}, common model": shown} if has_own else {}
 
 
 def _mean_of(score: Callable[[Result], float | None]) -> Column:

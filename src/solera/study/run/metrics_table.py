@@ -11,6 +11,7 @@ test       a metric of the data set's test rows
 clients    a metric of all rows that clients keep to test on
 client     the score of one ``client`` on its own of these
 validation a metric of the rows of the fold left out
+common     a metric of ``clients`` by what all share, where each has its own model
 round      what the learner logged in a ``round``
 cost       rounds, bytes, seconds; kWh and kg CO₂e in all (``kwh``) and by task
 ========== =====================================================================
@@ -45,6 +46,7 @@ def numbers(result: Result) -> Iterator[Line]:
         "test": result.metrics,
         "clients": result.client_metrics,
         "validation": result.validation,
+        "common": result.common or {},
     }
     for part, metrics in parts.items():
         for metric, value in metrics.items():

@@ -13,7 +13,7 @@ from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
 
 K = TypeVar("K")
-_METRICS = ("metrics", "client_metrics", "validation")
+_METRICS = ("metrics", "client_metrics", "validation", "common")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Result:
     ``names`` are what clients are called, where they have names. ``curves`` are those of the test
     rows or, without these, of all that clients keep, and ``client_curves`` of each client. Bytes
     and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
+
+    Where every client has its own model these are judged: ``metrics`` are means of theirs, and
+    ``common`` those of clients' test rows by the model that all share, empty if it has no head.
 
     All metrics are figures, those of files that say nothing of rows of unknown ones.
     """
@@ -47,12 +50,14 @@ class Result:
     curves: Curves | None = None
     client_curves: list[Curves] = field(default_factory=list)
     energy: EnergyUse | None = None
+    common: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         score = self.score or "score"
         for field_ in _METRICS:
-            metrics = {name: read_figure(name, v) for name, v in getattr(self, field_).items()}
-            object.__setattr__(self, field_, metrics)
+            if (values := getattr(self, field_)) is not None:
+                metrics = {name: read_figure(name, v) for name, v in values.items()}
+                object.__setattr__(self, field_, metrics)
         clients = {client: read_figure(score, value) for client, value in self.clients.items()}
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "history", [restored(entry) for entry in self.history])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from solera.core.clients import IntArray, Part
+from solera.core.errors import UsageError
 from solera.core.payload import encoded_size
 from solera.core.rounds import Callback, Round, logged
 from solera.data import datasets
@@ -140,15 +141,15 @@ class _Training:
             for part in wanted
         ]
         X, y = self.dataset.X_test, self.dataset.y_test
-        found = judged(model, X, y, scores=scores)
+        each = [judged(one, X, y, scores=scores) for one in own_models(model)]
         return Result(
             seed=self.cell.seed,
             rounds=len(model.history_),
-            metrics={} if found is None else finite(found.metrics),
+            **_on_same_rows(each),
+            common=_of_common(model, federation) if kept[0] is not None else None,
             history=model.history_,
-            confusion=[] if found is None else _confusion(found.counts),
             names=list(federation.names),
-            **_curves(found, kept[0]),
+            **_curves(each[0] if len(each) == 1 else None, kept[0]),
             **_client_results(*kept),
         )
 
@@ -176,7 +177,7 @@ def _centralised(training: _Training) -> tuple[Result, Any]:
         rows = federation.data.segments(federation.clients, "train").joined()
         training.tracked.attach(federation)
         one = one_client(rows, training.dataset.schema, training.cell.seed)
-        model = training.fit(one, **training.options)
+        (model,) = own_models(training.fit(one, **training.options))
         result = training.evaluate(model, federation)
     return replace(result, bytes_up=_size(rows.X, rows.y)), model
 
@@ -188,43 +189,61 @@ def _alone(training: _Training) -> tuple[Result, None]:
     """
     cell, dataset = training.cell, training.dataset
     data = divided(cell, dataset)
-    held_out: list[Evaluation] = []
+    held_out: list[Evaluation | None] = []
     histories = []
     kept: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
     for client in range(data.clients):
         only = np.array([client])
         rows = data.segments(only, "train").joined()
-        model = training.fit(one_client(rows, dataset.schema, cell.seed))
+        (model,) = own_models(training.fit(one_client(rows, dataset.schema, cell.seed)))
         histories.append(model.history_)
         scores = cell.scores and model.predicts and gives_scores(model)
-        found = judged(model, dataset.X_test, dataset.y_test, scores=scores)
-        if found is not None:
-            held_out.append(found)
+        held_out.append(judged(model, dataset.X_test, dataset.y_test, scores=scores))
         for part, by_client in kept.items():
             rows = data.segments(only, part).joined()
             own = judged(model, rows.X, rows.y, pivot=0.0)
             if own is not None:
                 by_client[client] = own
     training.end()
-    each = [found.metrics for found in held_out]
-    names = [name for name in each[0] if all(name in m for m in each)] if each else []
     result = Result(
         seed=cell.seed,
         rounds=max(map(len, histories)),
-        metrics=finite(
-            measured(
-                {name: float(np.mean([m[name] for m in each])) for name in names},
-                part="rows",
-                rows=dataset.X_test.shape[0],
-            )
-        ),
+        **_on_same_rows(held_out),
         history=_mean_history(histories),
-        confusion=_confusion(summed([found.counts for found in held_out])) if held_out else [],
         names=list(data.names),
-        client_curves=_known_curves(found.scores for found in held_out),
+        client_curves=_known_curves(found.scores for found in held_out if found is not None),
         **_client_results(*(evaluation_of(each, part) for part, each in kept.items())),
     )
     return result, None
+
+
+def own_models(model: Any) -> list[Any]:
+    """Every client's own model, or the one of all."""
+    parts = model._client_parts
+    return [model.at(client) for client in parts.parts] if model.is_personal else [model]
+
+
+def _on_same_rows(each: Sequence[Evaluation | None]) -> dict[str, Any]:
+    """What one model, or the mean of several, comes to on the same test rows."""
+    found = [one for one in each if one is not None]
+    if not found:
+        return {"metrics": {}}
+    figures = found[0].metrics
+    if len(found) > 1:
+        known = [name for name in figures if all(name in one.metrics for one in found)]
+        means = {name: float(np.mean([one.metrics[name] for one in found])) for name in known}
+        figures = measured(means, part="rows", rows=int(found[0].counts["rows"]))
+    confusion = _confusion(summed([one.counts for one in found]))
+    return {"metrics": finite(figures), "confusion": confusion}
+
+
+def _of_common(model: Any, federation: Simulation) -> dict[str, Any] | None:
+    """What clients' test rows say of the model that all share beside their own."""
+    if not model.is_personal:
+        return None
+    with suppress(UsageError):
+        return finite(evaluate(model.common(), federation).metrics)
+    return {}
 
 
 def _mean_history(histories: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:

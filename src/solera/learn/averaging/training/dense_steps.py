@@ -49,8 +49,10 @@ def output_error(z: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     if loss == "squared":
         error = z - target
         return 0.5 * (error**2).sum(dim=-1), error
-    losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
-    return losses, (z.sigmoid() - target).div_(z.shape[-1])
+    known = (target >= 0).to(z.dtype)  # of labels, −1 is unknown
+    share = known / known.sum(dim=-1, keepdim=True).clamp(min=1)
+    losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mul_(share).sum(dim=-1)
+    return losses, (z.sigmoid() - target).mul_(share)
 
 
 def error_before(kind: str, h: Tensor, error: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
+from solera.core.clients import Array, BoolArray, Client, ClientGroup, IntArray
 from solera.core.component import build
 from solera.core.errors import Refusal
 from solera.core.release import Release
@@ -39,16 +39,16 @@ from solera.learn.averaging.training.devices import (
 )
 from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
-from solera.learn.averaging.training.losses import targets_of
+from solera.learn.averaging.training.losses import LABEL_LOSSES, targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.private_training import train_private
 from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.training.tile_threads import own_threads
 from solera.learn.averaging.updates import UpdateStep, pack_update
+from solera.learn.client_models import LABELS, PRIVATE
 from solera.learn.rows import check_shape
 from solera.privacy.dp.randomness import protecting
 
-PRIVATE = "private_part"
 _NONE = {"level": "none"}
 
 
@@ -112,12 +112,11 @@ class LocalTraining(ABC):
         changes, losses, _ = self.changes(anchor=self.weights)
         return self.reply(changes, losses)
 
-    def labels_known(self) -> FloatArray:
-        """How many labels each client knows; −1 stands for those it does not."""
+    def known_labels(self) -> BoolArray:
+        """Which labels each client knows; −1 stands for those it does not."""
         first = np.cumsum(self.sizes) - self.sizes
         given = torch().as_tensor(self.targets).cpu().numpy() >= 0
-        known = np.logical_or.reduceat(given, first, axis=0)
-        return np.asarray(known.sum(axis=1), dtype=np.float64)
+        return np.asarray(np.logical_or.reduceat(given, first, axis=0))
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
@@ -145,6 +144,10 @@ class LocalTraining(ABC):
         """Remember the private part of every row whose numbers are finite."""
         if self.private is not None:
             self._remember(PRIVATE, self.restore(rows)[:, self.private])
+            if self.config.loss in LABEL_LOSSES:
+                for state, known in zip(self.states, self.known_labels(), strict=True):
+                    if not known.all():
+                        state[LABELS] = known
 
     def recall(self, name: str, default: Any) -> Any:
         """What every client remembers under a name, one row each; ``default`` if it is nothing."""

@@ -12,6 +12,7 @@ from solera.learn.averaging.models import find_loss
 from solera.learn.averaging.training.devices import torch
 
 OUR_LOSSES = ("softmax", "sigmoid", "binary", "squared")
+LABEL_LOSSES = ("sigmoid", "labels/cross_entropy", "labels/asymmetric", "labels/balanced")
 
 
 def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
@@ -26,18 +27,27 @@ def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
 def row_losses(outputs: Any, target: Any, loss: str) -> Any:
     """The loss of every row, as a function PyTorch can differentiate.
 
-    Softmax cross-entropy for classes, the mean over labels of the sigmoid cross-entropy, half the
-    squared error for numbers, or a registered loss.
+    Softmax cross-entropy for classes, the mean over the labels that a row knows of the sigmoid
+    cross-entropy, half the squared error for numbers, or a registered loss.
     """
     F = torch().nn.functional
     if loss == "softmax":
         flat = F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction="none")
         return flat.view(target.shape)
     if loss in ("sigmoid", "binary"):
-        return F.binary_cross_entropy_with_logits(outputs, target, reduction="none").mean(dim=-1)
+        return over_known(outputs, target)
     if loss == "squared":
         return 0.5 * ((outputs - target) ** 2).sum(dim=-1)
     return find_loss(loss)(outputs, target)
+
+
+def over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:
+    """The mean cross-entropy of a sigmoid over the labels that a row knows; others are −1."""
+    F = torch().nn.functional
+    truth = target.clamp(min=0)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none") * weight
+    known = (target >= 0).to(each.dtype)
+    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
 
 
 def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
