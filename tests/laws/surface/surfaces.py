@@ -532,10 +532,13 @@ def describe(case: Case) -> None:
     rows = _described_rows(case, found)
     require(found.rows.tolist() == [len(r) for r in rows], f"rows {found.rows.tolist()}")
     held = table.iloc[np.concatenate(rows)]
-    gaps = held.isna().sum().tolist()
-    if dealt.target == "labels":  # each is a column that can miss, and here none does
-        gaps += [0] * np.shape(dealt.y)[1]
-    require(found.missing.sum(axis=0).tolist() == gaps, "missing values")
+    if dealt.target == "labels":  # each is one more column
+        labels = dealt.y[held.index]
+        counted = [each.sum(axis=0).tolist() for each in found.categories[-labels.shape[1] :]]
+        wanted = [[(label == 0).sum(), label.sum()] for label in labels.T]
+        require(counted == wanted, f"labels absent and present {counted}")
+        held = held.assign(**{f"label {j}": label for j, label in enumerate(labels.T)})
+    require(found.missing.sum(axis=0).tolist() == held.isna().sum().tolist(), "missing values")
     for j, name in enumerate(table.columns):
         column = held[name]
         if name == "visit":
@@ -562,7 +565,13 @@ def describe(case: Case) -> None:
             found.classes.sum(axis=0).tolist() == counted, f"classes {found.classes.sum(axis=0)}"
         )
     if not dealt.is_frame:
-        close(found.correlations, _correlations(held), "correlations", rtol=1e-4, atol=1e-5)
+        close(
+            found.correlations,
+            _correlations(held[table.columns]),
+            "correlations",
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 def _correlations(table: Any) -> Any:
