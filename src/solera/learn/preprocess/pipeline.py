@@ -160,11 +160,8 @@ class Pipeline(Predictor):
     def is_personal(self) -> bool:
         return "steps_" in vars(self) and self.steps_[-1].is_personal
 
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
         return self._ending_in(self.steps_[-1].with_part(part, owner))
-
-    def common(self) -> Self:
-        return self._ending_in(self.steps_[-1].common())
 
     def _ending_in(self, last: Learner) -> Self:
         """The same with another last step."""
