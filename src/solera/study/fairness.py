@@ -151,7 +151,8 @@ def three_schemes(
     def fitted(clients: IntArray) -> Predictor:
         rows = data.segments(clients, "train").joined()
         fitted = learner.clone().fit(one_client(rows, data.schema, seed, shuffle=False))
-        return own_models(fitted)[0]
+        first: Predictor = own_models(fitted)[0]
+        return first
 
     progress("federated")
     federated = learner.clone().fit(federation).evaluate(federation)

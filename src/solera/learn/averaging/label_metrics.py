@@ -51,8 +51,9 @@ def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> di
 
 def _given(predicted: BoolArray, truth: Array) -> dict[str, Array]:
     """What every row adds to the counts of labels."""
-    known = truth >= 0
-    predicted, positive, judged = predicted & known, truth > 0, known.any(axis=1)
+    known: BoolArray = np.asarray(truth >= 0)
+    judged: BoolArray = np.any(known, axis=1)
+    predicted, positive = predicted & known, truth > 0
     given = {
         "true_positive": predicted & positive,
         "false_positive": predicted & ~positive,

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Aggregation, Collect
-from solera.core.clients import Array, Client, Part
+from solera.core.clients import Array, BoolArray, Client, Part
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, UsageError
@@ -166,7 +166,8 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
     """Outputs, the labels that the client has learned, and thresholds of rows of a part."""
     rows = client.data.part(ask["part"])
-    learned = (np.asarray(client.data.part("train").y) >= 0).any(axis=0)
+    known: BoolArray = np.asarray(client.data.part("train").y) >= 0
+    learned: BoolArray = np.any(known, axis=0)
     thresholds = client.state.get(THRESHOLDS, np.zeros(len(learned)))
     return _outputs(client, ask, rows.X), np.where(learned, rows.y, UNKNOWN), thresholds
 

@@ -161,7 +161,8 @@ class Pipeline(Predictor):
         return "steps_" in vars(self) and self.steps_[-1].is_personal
 
     def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
-        return self._ending_in(self.steps_[-1].with_part(part, owner))
+        last: Any = self.steps_[-1]
+        return self._ending_in(last.with_part(part, owner))
 
     def _ending_in(self, last: Learner) -> Self:
         """The same with another last step."""

@@ -58,7 +58,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 def own_model(learner: Any, folder: Path) -> Any:
     """The model of a folder's client, by what it keeps of the job that trained it."""
-    job = (learner._trained_with or {}).get("job")
+    job = (learner._trained_with or {}).get("job", "")
     state = Memory.read(folder / MEMORY).states.get(job, {})
     if not learner.is_personal or not state:
         raise UsageError(

@@ -229,7 +229,7 @@ def _common_column(every: Sequence[Result], metric: str | None) -> dict[str, Col
         known = [result.common for result in results if result.common is not None]
         if known and not any(known):
             return "no common head"
-        return mean_and_spread([common.get(metric) for common in known])
+        return mean_and_spread([common.get(metric or "") for common in known])
 
     has_own = metric is not None and any(result.common is not None for result in every)
     return {f"{metric_label(metric or '')}, common model": shown} if has_own else {}

@@ -211,7 +211,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
         **_on_same_rows(held_out),
         history=_mean_history(histories),
         names=list(data.names),
-        client_curves=_known_curves(found and found.scores for found in held_out),
+        client_curves=_known_curves(found.scores for found in held_out if found is not None),
         **_client_results(*(evaluation_of(each, part) for part, each in kept.items())),
     )
     return result, None
