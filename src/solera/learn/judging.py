@@ -98,7 +98,7 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     pivot = ask.get("pivot", 0.0)
-    return Stacked(by_own_models(group, ask, lambda *own: count_rows(*own, pivot)))
+    return Stacked(by_own_models(group, ask, lambda m, rows: count_rows(m, rows, pivot)))
 
 
 def about_pivot(model: Any) -> dict[str, FloatArray]:

@@ -146,7 +146,8 @@ def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
 )
 def count_scores(group: ClientGroup, ask: Any) -> Stacked:
     """Rows by class and score, and sums of losses, of every client."""
-    return Stacked(by_own_models(group, ask, lambda *own: score_counts(*own, _grid_of(ask))))
+    grid = _grid_of(ask)
+    return Stacked(by_own_models(group, ask, lambda m, rows: score_counts(m, rows, grid)))
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class _Scored:
     @property
     def is_judged(self) -> BoolArray:
         """Which rows have a score that is counted: not those whose labels are all unknown."""
-        return (self.bins >= 0).any(axis=(1, 2))
+        return np.asarray((self.bins >= 0).any(axis=(1, 2)))
 
 
 def _grid_of(ask: Any) -> ScoreGrid:

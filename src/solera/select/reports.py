@@ -42,7 +42,7 @@ VARIABLE = "SOLERA_RESOURCES"
 
 
 def _value_many(group: ClientGroup, ask: Any) -> Stacked:
-    return Stacked(by_own_models(group, ask, lambda *own: _values(*own, ask)))
+    return Stacked(by_own_models(group, ask, lambda m, rows: _values(m, rows, ask)))
 
 
 class Value(TypedDict):
