@@ -27,9 +27,6 @@ def predict(
         Path | None,
         typer.Option(help="This client's folder, for a model of which it keeps its own part."),
     ] = None,
-    client: Annotated[
-        str | None, typer.Option(help="Whose model, of one that simulated clients trained.")
-    ] = None,
 ) -> None:
     """What a model predicts for the rows of a table, in their order.
 
@@ -48,8 +45,6 @@ def predict(
         from solera.serve.agent.memory import own_model
 
         learner = own_model(learner, folder)
-    elif client is not None:
-        learner = learner.at(int(client) if client.isdecimal() else client)
     with stderr().status(f"reading {table}"):
         frame = read_table(table)
     answers = _answers(learner, frame, proba)

@@ -15,7 +15,7 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Categories, Cells, Facts, Leaving
 from solera.core.replies import Reply
-from solera.core.schema import UNKNOWN, Feature, Schema
+from solera.core.schema import Feature, Schema
 from solera.core.task import task
 
 SMALLEST_COUNT = 5
@@ -276,28 +276,6 @@ def check_labelled(federation: Federation) -> None:
             f"clients without labels: {named}{' …' if len(unlabelled) > 5 else ''}",
             hint=f"leave them out: federation.without({named})",
         )
-
-
-def check_known(federation: Federation, schema: Schema, kind: str) -> None:
-    """Refuse labels that simulated clients do not know, for who cannot leave them out."""
-    source = getattr(federation.engine, "source", None)
-    if source is None or schema.target != "labels":
-        return
-    rows = source.segments(federation.clients, "train")
-    unknown = np.argwhere(rows.y[rows.index] == UNKNOWN)
-    if len(unknown):
-        row, label = unknown[0]
-        raise unknown_label(
-            int(federation.clients[rows.owners[row]]), schema.label_names[label], kind
-        )
-
-
-def unknown_label(client: int, label: str, kind: str) -> DataError:
-    """The error for labels given to a learner that needs all of them."""
-    return DataError(
-        f"client {client} does not know label {label!r} of all rows, which {kind} cannot leave out",
-        hint="so.FedLinear(), so.FedAvg(…) and so.MLFedAvg(…) can",
-    )
 
 
 def missing_values(client: int, columns: list[str]) -> DataError:

@@ -68,19 +68,16 @@ class Predictor(Learner, abstract=True):
                 f"what clients keep of this {kind} is with their owners",
                 hint="there, solera predict MODEL ROWS --folder FOLDER; evaluate(federation) asks",
             )
-        place = self._client_parts.find(client)
-        return self.with_part(self._client_parts.parts[place], str(self._client_parts.name(place)))
+        parts = self._client_parts
+        place = parts.find(client)
+        return self.with_part(parts.parts[place], str(parts.name(place)))
 
     def common(self) -> Self:
         """The model that all clients share, where it was trained."""
-        if self.is_personal:
-            raise UsageError(
-                f"{type(self).__name__} trains no common head", hint="model.at(client) has its own"
-            )
-        return self
+        return self.with_part(None)
 
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
-        """The model of the client that keeps this part of it."""
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
+        """The model of the client that keeps this part of it; of None, that of nobody."""
         return self
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+import numpy as np
 
 from solera.core.clients import Client, ClientGroup, Segments
 from solera.core.component import build_fitted
 from solera.core.engine import Fit
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.replies import map_leaves
 
 PRIVATE, OWN, THRESHOLDS, LABELS = _PARTS = "private_part", "own_model", "thresholds", "labels"
 """What a client keeps of its model, by the names in its state."""
@@ -50,12 +53,9 @@ class ClientParts:
         """The id of a client that keeps a part."""
         place = self.names.index(client) if client in self.names else client
         if place not in self.parts:
-            known = place in range(len(self.names))
             raise UsageError(
-                f"{client!r} took no part in training, and has no model"
-                if known
-                else f"there is no client {client!r} in this model",
-                hint=f"there are {', '.join(str(self.name(c)) for c in list(self.parts)[:20])}",
+                f"there is no model of {client!r}, who took no part in training",
+                hint=f"there are {', '.join(str(self.name(c)) for c in [*self.parts][:20])}",
             )
         return int(place)
 
@@ -86,13 +86,10 @@ def own_model(client: Client, description: Mapping[str, Any]) -> Any:
     return model.with_part(client.state) if model.is_personal else model
 
 
-def own_models(
-    group: ClientGroup, description: Mapping[str, Any], part: Any
-) -> Iterator[tuple[Any, Segments]]:
-    """The model of an ask with the rows of all clients, or every client's own with its rows."""
-    model = build_fitted(description)
+def by_own_models(group: ClientGroup, ask: Any, count: Callable[[Any, Segments], Any]) -> Any:
+    """What the model of an ask gives all clients' rows, or every client's own model its rows."""
+    model, part = build_fitted(ask["model"]), ask.get("part", "train")
     if not model.is_personal:
-        yield model, group.part(part)
-        return
-    for client in group:
-        yield model.with_part(client.state), client.alone.part(part)
+        return count(model, group.part(part))
+    each = [count(model.with_part(client.state), client.alone.part(part)) for client in group]
+    return map_leaves(lambda *leaves: np.concatenate(leaves), *each)

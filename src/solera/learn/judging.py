@@ -22,12 +22,12 @@ from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError
 from solera.core.release import Behind, Cells
-from solera.core.replies import Stacked, map_leaves
+from solera.core.replies import Stacked
 from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.learn.base import Predictor, last_step
-from solera.learn.client_models import own_model, own_models
+from solera.learn.client_models import by_own_models, own_model
 
 Pivot = Annotated[FloatArray, Shape("outputs")]
 
@@ -97,9 +97,8 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
 @group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=3)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
-    models = own_models(group, ask["model"], ask["part"])
-    counts = [count_rows(model, rows, ask.get("pivot", 0.0)) for model, rows in models]
-    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
+    pivot = ask.get("pivot", 0.0)
+    return Stacked(by_own_models(group, ask, lambda m, rows: count_rows(m, rows, pivot)))
 
 
 def about_pivot(model: Any) -> dict[str, FloatArray]:

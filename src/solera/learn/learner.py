@@ -87,7 +87,7 @@ class Learner(Forgetful, abstract=True):
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
     _trained_with: dict[str, Any] | None = None
-    _federation: Federation | None = None
+    _federation: Any = None
 
     @names_checked
     def fit(
@@ -254,18 +254,13 @@ class Learner(Forgetful, abstract=True):
 
     def client_states(self) -> list[Any] | None:
         """What simulated clients keep at this moment of the fit of a personal model."""
-        federation = self._federation
-        if (
-            federation is None
-            or not self.is_personal
-            or not getattr(federation.engine, "simulated", False)
-        ):
+        if not self.is_personal or not getattr(self._federation.engine, "simulated", False):
             return None
-        return [list(pair) for pair in sorted(federation.states().items())]
+        return [list(pair) for pair in sorted(self._federation.states().items())]
 
     def restore_clients(self, states: list[Any] | None) -> None:
         """Put back what :meth:`client_states` returned."""
-        if states is not None and self._federation is not None:
+        if states is not None:
             self._federation.engine.restore(dict(states), self._client_fit)
 
     def check_common(self) -> None:

@@ -85,17 +85,10 @@ class PeerToPeer(Predictor):
     def is_personal(self) -> bool:
         return "learner_" in vars(self) and self.learner_.is_personal
 
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
-        return self._walked(self.learner_.with_part(part, owner))
-
-    def common(self) -> Self:
-        return self._walked(self.learner_.common())
-
-    def _walked(self, learner: Averaging) -> Self:
-        """The same with another model."""
-        light = copy(self)
-        light.learner_ = learner
-        return light
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
+        own = copy(self)
+        own.learner_ = self.learner_.with_part(part, owner)
+        return own
 
     def needs_to_load(self) -> list[str]:
         return self.learner_.needs_to_load()

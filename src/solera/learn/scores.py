@@ -41,7 +41,7 @@ from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor, last_step
-from solera.learn.client_models import own_model, own_models
+from solera.learn.client_models import by_own_models, own_model
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -117,13 +117,13 @@ def _sums_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     if model.schema_.target == "numbers":
         given = _quantile_losses(model, rows, ask["quantiles"]).reshape(len(rows), -1)
         losses = {"pinball": Sums(given, part=part, what="numbers", beyond=True)}
-    else:
-        scored = _scored(model, rows, _grid_of(ask).edges)
-        losses = {
-            "loss": Sums(scored.loss[:, None], part=part, what="losses", beyond=True),
-            "brier": Sums(scored.brier[:, None], part=part, what="squared scores", beyond=True),
-        }
-    return {**losses, "rows": everyone(len(rows), part=part)}
+        return {**losses, "rows": everyone(len(rows), part=part)}
+    scored = _scored(model, rows, _grid_of(ask).edges)
+    return {
+        "loss": Sums(scored.loss[:, None], part=part, what="losses", beyond=True),
+        "brier": Sums(scored.brier[:, None], part=part, what="squared scores", beyond=True),
+        "rows": Sums(scored.is_judged[:, None], part=part),
+    }
 
 
 def _no_rows(ask: Any, reply: Any) -> dict[str, Any]:
@@ -146,22 +146,22 @@ def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
 )
 def count_scores(group: ClientGroup, ask: Any) -> Stacked:
     """Rows by class and score, and sums of losses, of every client."""
-    models = own_models(group, ask["model"], ask["part"])
-    counts = [score_counts(model, rows, _grid_of(ask)) for model, rows in models]
-    return Stacked(map_leaves(lambda *leaves: np.concatenate(leaves), *counts))
+    grid = _grid_of(ask)
+    return Stacked(by_own_models(group, ask, lambda m, rows: score_counts(m, rows, grid)))
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses.
-
-    A row whose labels are all unknown is not judged.
-    """
+    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses."""
 
     bins: IntArray
     loss: FloatArray
     brier: FloatArray
-    is_judged: BoolArray
+
+    @property
+    def is_judged(self) -> BoolArray:
+        """Which rows have a score that is counted: not those whose labels are all unknown."""
+        return np.asarray((self.bins >= 0).any(axis=(1, 2)))
 
 
 def _grid_of(ask: Any) -> ScoreGrid:
@@ -195,8 +195,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
     schema = model.schema_
     if not len(rows):
         names = len(_names(model))
-        none = np.empty(0)
-        return _Scored(np.empty((0, names, 2), np.int64), none, none, none.astype(bool))
+        return _Scored(np.empty((0, names, 2), np.int64), np.empty(0), np.empty(0))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -206,7 +205,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         brier = ((p - truth) ** 2).sum(axis=1)
         if p.shape[1] == 2:
             p, truth, brier = p[:, 1:], truth[:, 1:], brier / 2
-        known, is_judged = np.ones_like(truth), np.ones(len(p), dtype=bool)
+        known = np.ones_like(truth)
     else:
         y = np.asarray(rows.y).reshape(len(rows), -1)
         truth, known = y > 0, (y != UNKNOWN) & ~np.isnan(p)
@@ -214,11 +213,10 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
         loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
         brier = ((p - truth) ** 2 * share).sum(axis=1)
-        is_judged = known.any(axis=1)
     place = np.searchsorted(edges, p, side="left")
     chosen = np.stack([known & ~truth, known & truth], axis=2)
     bins = np.where(chosen, place[:, :, None], -1)
-    return _Scored(bins, loss, brier, is_judged)
+    return _Scored(bins, loss, brier)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:

@@ -34,7 +34,7 @@ from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
 from solera.learn.base import Learner
-from solera.learn.client_models import own_model, own_models
+from solera.learn.client_models import by_own_models, own_model
 
 VARIABLE = "SOLERA_RESOURCES"
 
@@ -42,9 +42,7 @@ VARIABLE = "SOLERA_RESOURCES"
 
 
 def _value_many(group: ClientGroup, ask: Any) -> Stacked:
-    models = own_models(group, ask["model"], "train")
-    values = [_values(model, rows, ask) for model, rows in models]
-    return Stacked({"value": np.concatenate(values)})
+    return Stacked(by_own_models(group, ask, lambda m, rows: _values(m, rows, ask)))
 
 
 class Value(TypedDict):
@@ -72,12 +70,12 @@ def losses_of(model: Any, rows: Rows) -> FloatArray:
     return losses
 
 
-def _values(model: Any, rows: Segments, ask: Any) -> FloatArray:
+def _values(model: Any, rows: Segments, ask: Any) -> dict[str, Any]:
     if not rows.sizes.min():
         raise Refusal("a client without rows has no loss")
     losses = losses_of(model, rows.joined())
     sums = np.add.reduceat(losses, np.cumsum(rows.sizes) - rows.sizes)
-    return np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)
+    return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
 
 
 def ask_values(

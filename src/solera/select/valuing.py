@@ -35,7 +35,8 @@ def _of_every_state(client: Client, ask: Any) -> Iterator[FloatArray]:
     learner = build_fitted(ask["learner"])
     for state in ask["states"]:
         learner.set_state({**ask["learner"]["learned"], **state})
-        yield learner.losses(rows.X, rows.y)
+        model = learner.with_part(client.state) if learner.is_personal else learner
+        yield model.losses(rows.X, rows.y)
 
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:

@@ -166,9 +166,9 @@ def test_a_saved_learner_holds_the_models_of_simulated_clients(name, fitted, tmp
 def test_there_is_no_model_of_a_client_that_is_not_there():
     fed = federation()
     model = LEARNERS["FedPer"](rounds=1).fit(fed.without("Noia"))
-    with pytest.raises(UsageError, match="'Noia' took no part"):
+    with pytest.raises(UsageError, match="no model of 'Noia', who took no part"):
         model.at("Noia")
-    with pytest.raises(UsageError, match="there is no client 'Ourense'"):
+    with pytest.raises(UsageError, match="there is no model of 'Ourense'"):
         model.at("Ourense")
     found = model.evaluate(fed)
     assert sorted(found.clients) == [0, 1, 3]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -114,6 +114,8 @@ class FedAvg(ScoreAveraging):
     """
 
     update = train_and_send
+    own: ClassVar = False
+    """Whether clients train whole models of their own."""
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
     accounts_: dict[str, Any]
     owner_: str
@@ -315,15 +317,15 @@ class FedAvg(ScoreAveraging):
     @property
     def is_personal(self) -> bool:
         is_fitted = "schema_" in vars(self)
-        return is_fitted and "owner_" not in vars(self) and self._keeps_models
+        return is_fitted and "owner_" not in vars(self) and bool(self.own or self._private)
 
-    @property
-    def _keeps_models(self) -> bool:
-        """Whether clients end with models of their own."""
-        return bool(self._private)
-
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
-        if PRIVATE not in part or self._hidden is None:
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
+        if self._hidden is None:
+            return self
+        if part is None:
+            kind = type(self).__name__
+            raise UsageError(f"{kind} trains no common head", hint="model.at(client) has its own")
+        if PRIVATE not in part:
             raise Refusal(UNTRAINED)
         weights = self.weights_.copy()
         weights[self._hidden] = part[PRIVATE]

@@ -387,9 +387,9 @@ class MLFedAvg(FedAvg):
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
 
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
         model = super().with_part(part, owner)
-        if THRESHOLDS in part:
+        if part is not None and THRESHOLDS in part:
             model.thresholds_ = np.asarray(part[THRESHOLDS], dtype=float)
         return model
 

@@ -11,13 +11,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
-
 from solera.core.constraints import Count, NonNegative
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.evaluation.evaluation import Evaluation
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import UNTRAINED, FedAvg
 from solera.learn.averaging.models import Layered, described
@@ -29,12 +26,11 @@ from solera.learn.client_models import OWN
 class Personal(FedAvg, abstract=True):
     """A learner whose clients end with models of their own, ``model.at(client)``."""
 
-    def evaluate_personal(self, federation: Federation, part: str = "test") -> Evaluation:
-        """:meth:`evaluate`, which judges every client by its own model; ends with version 0.2."""
+    def evaluate_personal(self, federation: Federation, part: str = "test") -> Any:
+        """:meth:`evaluate`, under the name that it had where clients have their own models."""
         warn = "evaluate_personal ends with version 0.2: write evaluate(federation)"
         warnings.warn(warn, DeprecationWarning, stacklevel=2)
-        evaluation: Evaluation = self.evaluate(federation, part)
-        return evaluation
+        return self.evaluate(federation, part)
 
 
 class FedPer(Personal):
@@ -135,6 +131,7 @@ class Ditto(Personal):
     """
 
     update = train_both
+    own = True
 
     def __init__(self, model: Any, *, lam: NonNegative = 0.1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
@@ -143,14 +140,9 @@ class Ditto(Personal):
     def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "pull": float(self.lam)}
 
-    @property
-    def _keeps_models(self) -> bool:
-        return True
-
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
+        if part is None:
+            return self._with(self.weights_, owner)
         if OWN not in part:
             raise Refusal(UNTRAINED)
-        return self._with(np.asarray(part[OWN]), owner)
-
-    def common(self) -> Self:
-        return self._with(self.weights_, "")
+        return self._with(part[OWN], owner)

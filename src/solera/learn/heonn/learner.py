@@ -20,7 +20,6 @@ from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
-from solera.data.agreement import check_known
 from solera.learn.base import Additive, as_federation
 from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
@@ -39,7 +38,7 @@ from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.plan import MOST_HIDDEN
 from solera.learn.heonn.private import largest_eigenvalue, positive
-from solera.learn.heonn.statistics import with_bias, with_ones
+from solera.learn.heonn.statistics import check_labels, with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
@@ -198,7 +197,10 @@ class FedHEONN(Additive):
 
     def agree_on_rows(self, federation: Federation) -> Schema:
         schema = super().agree_on_rows(federation)
-        check_known(federation, schema, "FedHEONN")
+        source = getattr(federation.engine, "source", None)
+        if schema.target == "labels" and source is not None:
+            for client in federation.clients.tolist():
+                check_labels(client, source.segments(np.array([client]), "train").joined(), schema)
         return schema
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:

@@ -29,10 +29,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
-from solera.core.errors import Refusal
+from solera.core.errors import DataError, Refusal
 from solera.core.rng import generator
-from solera.core.schema import UNKNOWN, class_codes
-from solera.data.agreement import unknown_label
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import check_plan
@@ -54,9 +53,17 @@ def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise not_finite(client, rows.X)
-    if ask["target"] == "labels" and (unknown := np.argwhere(rows.y == UNKNOWN)).size:
-        names = client.data.schema.label_names
-        raise unknown_label(client.id, names[unknown[0, 1]], "FedHEONN")
+    check_labels(client.id, rows, client.data.schema)
+
+
+def check_labels(client: int, rows: Rows, schema: Schema) -> None:
+    """Refuse labels that are unknown: they cannot be left out of a Gram matrix of all rows."""
+    if schema.target == "labels" and (unknown := np.argwhere(rows.y == UNKNOWN)).size:
+        label = schema.label_names[unknown[0, 1]]
+        raise DataError(
+            f"client {client} does not know label {label!r} of all rows, which FedHEONN needs",
+            hint="so.FedLinear(), so.FedAvg(…) and so.MLFedAvg(…) leave unknown labels out",
+        )
 
 
 def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,14 +160,9 @@ class Pipeline(Predictor):
     def is_personal(self) -> bool:
         return "steps_" in vars(self) and self.steps_[-1].is_personal
 
-    def with_part(self, part: Mapping[str, Any], owner: str = "") -> Self:
-        return self._ending_in(self._personal_step().with_part(part, owner))
-
-    def common(self) -> Self:
-        return self._ending_in(self._personal_step().common())
-
-    def _personal_step(self) -> Any:
-        return self.steps_[-1]
+    def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
+        last: Any = self.steps_[-1]
+        return self._ending_in(last.with_part(part, owner))
 
     def _ending_in(self, last: Learner) -> Self:
         """The same with another last step."""
