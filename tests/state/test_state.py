@@ -112,6 +112,10 @@ def test_a_model_answers_as_it_did(state, name):
     X = said.pop("X")
     assert said
     for method, expected in said.items():
+        if model.is_personal:  # it answered by a head that was never trained
+            with pytest.raises(so.errors.UsageError, match="rows name no client"):
+                getattr(model, method)(X)
+            continue
         answer = getattr(model, method)(X)
         if (state.name, name, method) in CORRECTED:
             assert not np.allclose(answer, expected)
