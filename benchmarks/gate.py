@@ -23,7 +23,7 @@ import numpy as np
 import solera as so
 from sizes import sized
 from solera.core.errors import SoleraError
-from solera.core.gate import POLICIES, ReleaseLimits
+from solera.trust.gate import POLICIES, ReleaseLimits
 from solera.core.release import Facts
 from solera.engines.gates import Gates
 

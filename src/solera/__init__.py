@@ -47,6 +47,8 @@ from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
 from solera.study import runs
+from solera.trust.cells import intervals
+from solera.trust.contributions import count_by, fact, gram, sum_by, update
 
 _NAMESPACES = {
     "aggregations": aggregations,
@@ -79,16 +81,22 @@ __all__ = [
     "Federation",
     "SecureSum",
     "connect",
+    "count_by",
     "datasets",
     "errors",
+    "fact",
     "from_files",
     "from_pandas",
+    "gram",
+    "intervals",
     "keys",
     "pool",
     "runs",
     "simulate",
     "simulate_vertical",
+    "sum_by",
     "task",
+    "update",
     *sorted({*_NAMESPACES, *learn.__all__} - _INSIDE),
 ]
 

@@ -14,7 +14,7 @@ from tests.gate.fitting_payloads import FITTING
 
 from solera.core.component import describe_fitted
 from solera.core.constraints import is_union
-from solera.core.disclosure.declared import Classes, Fitted, Shape, lengths_of
+from solera.trust.declared import Classes, Fitted, Shape, lengths_of
 from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.learn.trees.tree import ClassTree, NumberTree, TreeBuilder

@@ -54,9 +54,9 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, Draws
-from solera.core.disclosure.declared import check_state
+from solera.trust.declared import check_state
 from solera.core.disclosure.memory import row_digests
-from solera.core.gate import Gate, ReleaseLimits, find_limits
+from solera.trust.gate import Gate, ReleaseLimits, find_limits
 from solera.core.release import Update
 from solera.core.schema import Schema, infer
 from solera.core.task import find_task

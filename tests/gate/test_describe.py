@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
 
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema
 
 RNG = np.random.default_rng(3)

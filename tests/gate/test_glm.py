@@ -7,7 +7,7 @@ import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 
 draw = np.random.default_rng(5)
 X = draw.normal(size=(60, 2))

@@ -12,10 +12,10 @@ from tests.gate.measure import REFUSED, Owner, table
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
-from solera.core.disclosure.declared import Fitted
+from solera.trust.declared import Fitted
 from solera.core.disclosure.small_entries import too_near
 from solera.core.errors import SoleraError
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema, infer
 from solera.core.task import find_task
 from solera.learn.base import Learner

@@ -17,7 +17,7 @@ from tests.gate.hostile_payloads import Payloads
 from tests.gate.measure import REFUSED, Hostile
 
 import solera as so
-from solera.core.gate import POLICIES
+from solera.trust.gate import POLICIES
 from solera.core.schema import Feature, Schema
 from solera.core.task import installed_tasks
 from solera.privacy.he import keys

@@ -10,7 +10,7 @@ from tests.gate.test_rules import SCHEMA, X, Y
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.disclosure.declared import build_checked
+from solera.trust.declared import build_checked
 from solera.core.disclosure.evidence import everyone
 from solera.core.errors import GateRefusal, NotEnoughReplies, Refusal
 from solera.core.release import Cells

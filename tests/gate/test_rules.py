@@ -13,11 +13,11 @@ import solera as so
 from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
 from solera.core.constraints import Count
-from solera.core.disclosure.declared import Classes, Fitted, Shape, check_payload, check_state
+from solera.trust.declared import Classes, Fitted, Shape, check_payload, check_state
 from solera.core.disclosure.evidence import Persons, Sums, cells, everyone
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal, UsageError
-from solera.core.gate import POLICIES, find_limits
+from solera.trust.gate import POLICIES, find_limits
 from solera.core.release import Cells, Facts, RowsOut
 from solera.core.schema import Feature, Schema
 from solera.core.task import task

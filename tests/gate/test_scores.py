@@ -10,7 +10,7 @@ from tests.gate.measure import REFUSED, Owner, table
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 
 RNG = np.random.default_rng(5)
 ROWS = 60

@@ -7,7 +7,7 @@ import pytest
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.disclosure.declared import build_checked, check_payload
+from solera.trust.declared import build_checked, check_payload
 from solera.core.errors import Refusal
 from solera.core.schema import infer
 from solera.core.task import find_task

@@ -14,7 +14,7 @@ from solera.core.component import describe_fitted
 from solera.core.disclosure.cumulative import intervals
 from solera.core.disclosure.evidence import Persons
 from solera.core.errors import DataError, NotEnoughReplies, SoleraError
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema, class_codes, infer
 
 RNG = np.random.default_rng(11)

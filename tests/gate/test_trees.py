@@ -13,10 +13,10 @@ from tests.gate.test_hostile_driver import attack, rows_of
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.disclosure.declared import build_checked, check_payload, check_state
+from solera.trust.declared import build_checked, check_payload, check_state
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.payload import encode
 from solera.core.schema import Feature, Schema
 from solera.core.task import find_task, installed_tasks

@@ -11,7 +11,7 @@ from cases import TOPOLOGIES, learner_cases
 
 import solera as so
 from solera.core.errors import SoleraError
-from solera.core.gate import POLICIES
+from solera.trust.gate import POLICIES
 from solera.core.schema import Feature, Schema, infer_target
 from solera.learn.averaging.base import Averaging
 

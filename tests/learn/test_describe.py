@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import solera as so
 from solera.cli.app import app
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.plan import objection
 from solera.core.schema import Feature, Schema
 

@@ -107,7 +107,7 @@ def made() -> tuple[Any, Any, Any]:
 def test_bounds_hold_where_small_bins_are_merged(made, unit):
     from dataclasses import replace
 
-    from solera.core.gate import find_limits
+    from solera.trust.gate import find_limits
 
     X, y, model = made
     limits = find_limits("training")

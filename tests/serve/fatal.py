@@ -24,7 +24,7 @@ import solera as so
 from solera.core.aggregation import Mean
 from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
-from solera.core.disclosure.declared import Shape
+from solera.trust.declared import Shape
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file

@@ -21,8 +21,8 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import first_line, print_json, print_table
 from solera.core.constraints import is_list, is_union
-from solera.core.disclosure.declared import Classes, Fitted, Shape
 from solera.core.errors import UsageError
+from solera.trust.declared import Classes, Fitted, Shape
 
 if TYPE_CHECKING:
     from solera.core.task import Task
@@ -132,7 +132,7 @@ def _rule(rule: Any) -> str:
 
 def _allowed(task: Task) -> str:
     """The strictest named policy under which the task runs, or runs with noise that is counted."""
-    from solera.core.gate import POLICIES
+    from solera.trust.gate import POLICIES
 
     if task.release is None:
         return "simulation"

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.absent import add_gaps, count_gaps, split_gaps, with_gaps
 from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.constraints import Positive
@@ -80,11 +81,28 @@ class Aggregation(Component, abstract=True):
         """The :class:`~solera.core.cover.SecureFold` by which it folds, or None."""
         return None
 
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        """Whether a reply counts of which numbers of these entries are absent."""
+        return False
+
+    def take(self, reply: Reply) -> Any:
+        """:meth:`lift`, and how many clients (one, here) withhold which numbers."""
+        if not reply.absent:
+            return self.lift(reply)
+        if not self.accepts_gaps(reply.absent):
+            raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
+        return with_gaps(self.lift(reply), count_gaps(dict(reply.absent)))
+
     def merge(self, a: Any, b: Any) -> Any:
-        """:meth:`combine`, with None as its identity."""
+        """:meth:`combine`, with None as its identity; gaps add up."""
         if a is None:
             return b
-        return a if b is None else self.combine(a, b)
+        if b is None:
+            return a
+        (a, gaps_of_a), (b, gaps_of_b) = split_gaps(a), split_gaps(b)
+        both = self.combine(a, b)
+        gaps = add_gaps(gaps_of_a, gaps_of_b)
+        return with_gaps(both, gaps) if gaps else both
 
     def fold(self, batch: Batch) -> Any:
         """The partial of a batch of replies. Subclasses may do it in one array operation."""
@@ -122,7 +140,7 @@ class Aggregation(Component, abstract=True):
         partial = None
         for reply in replies:
             try:
-                partial = self.merge(partial, self.lift(reply))
+                partial = self.merge(partial, self.take(reply))
             except PayloadError as error:
                 raise PayloadError(
                     f"reply of client {reply.client}: {error.message}", hint=error.hint
@@ -135,19 +153,34 @@ class Aggregation(Component, abstract=True):
 
     def sound_reply(self, reply: Reply) -> bool:
         """:meth:`sound` of one reply."""
-        return self.sound(self.lift(reply))
+        return self.sound(self.take(reply))
 
     def result(self, partial: Any) -> Any:
         """:meth:`finish`, or an error when there was nothing to fold."""
         if partial is None:
             raise NotEnoughReplies("no replies to aggregate")
-        return self.finish(partial)
+        return self.finish(split_gaps(partial)[0])
+
+    def secret_terms(self, reply: Reply) -> Any:
+        """What a client adds to a secure sum: :meth:`terms`, and what it withholds."""
+        partial, gaps = split_gaps(self.take(reply))
+        return with_gaps(self.terms(partial), gaps) if gaps else self.terms(partial)
+
+    def from_secret_terms(self, total: Any) -> Any:
+        """The partial of all that clients have added."""
+        terms, gaps = split_gaps(total)
+        whole = not any(np.any(clients) for clients in _flat(gaps.values()))
+        partial = self.from_terms(terms)
+        return partial if whole else with_gaps(partial, gaps)
 
 
 class Sum(Aggregation):
     """Σ of every number in the replies, leaf by leaf."""
 
     additive = True
+
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        return True
 
     def lift(self, reply: Reply) -> Any:
         return map_leaves(_wide, reply.payload)
@@ -245,6 +278,9 @@ class Mean(Aggregation):
 class Collect(Aggregation):
     """Every reply, by client id, for rules that need all at once; memory grows with them."""
 
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        return True
+
     def lift(self, reply: Reply) -> Any:
         return [[reply.client, reply.payload]]
 
@@ -256,11 +292,17 @@ class Collect(Aggregation):
         return self.merge_all(self.fold_blocks(batch, bounds))
 
     def merge_all(self, partials: Iterable[Any]) -> Any:
+        partials = list(partials)
+        if any(split_gaps(partial)[1] for partial in partials):
+            return super().merge_all(partials)
         pairs = [pair for partial in partials if partial is not None for pair in partial]
         return sorted(pairs, key=lambda pair: pair[0]) or None
 
     def fold(self, batch: Batch) -> Any:
-        return [[reply.client, reply.payload] for reply in batch] or None
+        replies = list(batch)
+        if any(reply.absent for reply in replies):
+            return self.fold_one_by_one(replies)
+        return [[reply.client, reply.payload] for reply in replies] or None
 
     def finish(self, partial: Any) -> dict[int, Any]:
         return dict(partial)
@@ -309,6 +351,13 @@ class Fields(Aggregation):
     def adds(self, entry: str) -> bool:
         return entry in self.fields and type(self.fields[entry]) is Sum
 
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        return all(
+            agg.accepts_gaps([entry])
+            for entry in entries
+            if (agg := self.fields.get(entry.partition(".")[0])) is not None
+        )
+
     def without(self, entries: Collection[str]) -> Aggregation:
         return Fields({key: agg for key, agg in self.fields.items() if key not in entries})
 
@@ -353,6 +402,9 @@ class ByFold(Aggregation):
             for fold in sorted({*a, *b}, key=int)
         }
 
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        return self.aggregation.accepts_gaps(entries)
+
     def finish(self, partial: Any) -> dict[str, Any]:
         return {fold: self.aggregation.finish(part) for fold, part in partial.items()}
 
@@ -365,6 +417,14 @@ def length(values: Any) -> float:
         return 0.0
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(np.ravel(values)))
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _wide(leaf: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from solera.core.absent import Gaps, add_gaps, count_gaps, split_gaps
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.cover import SecureFold, told_alone
@@ -54,6 +55,8 @@ class Replies:
         self.coordinator_rows: Engine | None = None
         self.keeps_updates = False
         self.updates: Updates | None = None
+        self.absent: Gaps = {}
+        """By entry: how many clients withhold each number of what was folded or read."""
         self.secure = False
         self.federation = federation
         self._sent = False
@@ -67,7 +70,9 @@ class Replies:
         self._protocol(None)
         for block in self.blocks(self.ask, None):
             assert block.batch is not None
-            yield from block.batch
+            for reply in block.batch:
+                self.absent = add_gaps(self.absent, count_gaps(dict(reply.absent)))
+                yield reply
         self._close()
 
     def collect(self) -> list[Reply]:
@@ -109,6 +114,7 @@ class Replies:
             ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
             for block in self.coordinator_rows.run(ask, aggregation):
                 total = aggregation.merge(total, block.partial)
+        self.absent = split_gaps(total)[1]
         self._close()
         return total
 
@@ -140,7 +146,7 @@ class Replies:
             self.updates = Updates(aggregation, ask.clients[:0], [])
         for block in self.blocks(ask, None):
             assert block.batch is not None
-            batch, failed = block.batch.liftable(aggregation.lift)
+            batch, failed = block.batch.liftable(aggregation.take)
             self.failures += failed
             if find_task(ask.task, ask.version).finite:
                 batch, failed = batch.only_finite(aggregation.sound_reply)
@@ -191,6 +197,7 @@ class Replies:
                 began=self._began,
                 wall=time.perf_counter() - self._began,
                 virtual=self._virtual,
+                absent=self.absent,
             )
         )
         self._check_quorum(len(replied))

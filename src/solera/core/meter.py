@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,8 @@ class Record:
     began: float
     wall: float
     virtual: float
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """By entry: how many clients withheld each number of their replies."""
 
 
 @dataclass(slots=True)

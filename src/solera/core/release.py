@@ -21,7 +21,7 @@ from solera.core.disclosure.memory import Memory, row_digests
 from solera.core.errors import GateRefusal
 
 if TYPE_CHECKING:
-    from solera.core.gate import Gate, ReleaseLimits
+    from solera.trust.gate import Gate, ReleaseLimits
 
 Kind = Literal[
     "facts", "cells", "gram", "update", "tree", "extremes", "categories", "cipher", "rows"

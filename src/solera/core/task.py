@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
@@ -14,33 +14,40 @@ from solera.core.registry import load_packages, new_registry
 from solera.core.replies import Stacked
 
 if TYPE_CHECKING:
-    from solera.core.release import Release
+    from solera.core.accounting import Event
 
 One = Callable[[Client, Any], Any]
 Many = Callable[[ClientGroup, Any], Stacked | Sequence[Any]]
+Spends = Callable[[Client, Any], "Sequence[Event]"]
+"""(client, ask) → what the noise in a reply is worth, for one row more or less."""
 
 
 @dataclass(frozen=True)
 class Task:
     """What runs at a client when it is asked for ``name``.
 
-    ``many`` serves a group of simulated clients at once and must give the replies ``one`` would
-    give. The coordinator turns replies away that hold NaN or infinite numbers, unless ``finite`` is
-    False, and those that differ in keys, shapes or types from the example ``like`` makes of the
-    ask's payload. ``ask`` declares what the task takes (:mod:`solera.core.disclosure.declared`) and
-    ``release`` what leaves with its reply (:mod:`solera.core.release`); a task that does not say
-    what leaves runs in simulations, but is not installed at an agent. ``sealed`` says that it
-    exchanges messages with other clients (:mod:`solera.core.sealing`).
+    ``one`` returns contributions (:mod:`solera.trust.contributions`), from which the library makes
+    numbers. ``many`` serves a group of simulated clients at once and must give the numbers that
+    ``one`` would give; True says that ``one`` works row by row, so that it may run on the rows of
+    all of them. The coordinator turns replies away that hold NaN or infinite numbers, unless
+    ``finite`` is False, and those that differ in keys, shapes or types from the example ``like``
+    makes of the ask's payload. ``ask`` declares what the task takes (:mod:`~.declared`) and
+    ``release`` what leaves of its reply besides contributions (:mod:`solera.trust.release`).
+    ``leaves`` is the kind of its contributions, for those who plan; ``spends`` says what a reply is
+    worth to which the task itself adds noise. ``sealed`` says that it exchanges messages with other
+    clients (:mod:`solera.core.sealing`).
     """
 
     name: str
     one: One
-    many: Many | None = None
+    many: Many | Literal[True] | None = None
     version: int = 1
     finite: bool = True
     like: Callable[[Any], Any] | None = None
     ask: Any = None
-    release: tuple[Release, ...] | None = None
+    leaves: str | None = None
+    release: tuple[Any, ...] | None = None
+    spends: Spends | None = None
     sealed: bool = False
 
     def __call__(self, client: Client, ask: Any) -> Any:
@@ -53,19 +60,21 @@ _tasks: dict[str, Task] = new_registry()
 def task(
     name: str,
     *,
-    many: Many | None = None,
+    many: Many | Literal[True] | None = None,
     version: int = 1,
     finite: bool = True,
     like: Callable[[Any], Any] | None = None,
     ask: Any = None,
-    release: Sequence[Release] | None = None,
+    leaves: str | None = None,
+    release: Sequence[Any] | None = None,
+    spends: Spends | None = None,
     sealed: bool = False,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
     >>> @task("demo.rows")
     ... def rows(client, ask):
-    ...     return {"rows": len(client.data)}
+    ...     return {"rows": so.count_by(None)}
     """
 
     def install(one: One) -> Task:
@@ -75,8 +84,10 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        leaves = None if release is None else tuple(release)
-        _tasks[name] = Task(name, one, many, version, finite, like, ask, leaves, sealed)
+        listed = None if release is None else tuple(release)
+        _tasks[name] = Task(
+            name, one, many, version, finite, like, ask, leaves, listed, spends, sealed
+        )
         return _tasks[name]
 
     return install

@@ -21,11 +21,8 @@ from solera.core.clients import (
 )
 from solera.core.component import build_fitted
 from solera.core.cover import build_cover
-from solera.core.disclosure.declared import check_state
-from solera.core.disclosure.noised import Ledger
 from solera.core.engine import OUTSIDE, Ask, Block, Fit, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
-from solera.core.gate import ReleaseLimits
 from solera.core.payload import (
     check_payload,
     decode,
@@ -42,6 +39,10 @@ from solera.engines.faults import FaultModel, Faults, remove_unreachable
 from solera.engines.folds import fold_all, validate_and_fold
 from solera.engines.gates import Gates
 from solera.engines.states import FitStates, State, States
+from solera.trust.declared import check_state
+from solera.trust.gate import ReleaseLimits, numbers_of
+from solera.trust.joined import run_on_joined_rows
+from solera.trust.noise import Ledger, noise_table
 
 Adds = Callable[[str], bool]
 """Whether the sum of an entry of the replies is enough of it."""
@@ -130,7 +131,7 @@ class Runner:
     def group_spans(self, ask: Ask, spans: Sequence[IntArray]) -> Iterator[list[IntArray]]:
         """Runs of blocks that one ``many=`` call can serve within the memory."""
         task = find_task(ask.task, ask.version)
-        if task.many is None or isinstance(ask.payload, PerClient):
+        if task.many is None or not self._at_once(ask):
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans))
@@ -140,6 +141,11 @@ class Runner:
         sizes = _ints([len(span) for span in spans])
         for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
             yield list(spans[run])
+
+    def _at_once(self, ask: Ask) -> bool:
+        """Whether one call may serve many clients: nothing is judged or noised for each."""
+        judged = self.limits is not None and not self.limits.trusted
+        return not (judged or isinstance(ask.payload, PerClient) or noise_table(ask.payload))
 
     # --- the task itself ---
 
@@ -151,7 +157,7 @@ class Runner:
         states: States,
         adds: Adds | None = None,
     ) -> Checked:
-        if task.many is None or isinstance(ask.payload, PerClient):
+        if task.many is None or not self._at_once(ask):
             return self._one_by_one(task, ask, clients, states)
         parts: list[Batch] = []
         failures: list[Failure] = []
@@ -178,14 +184,14 @@ class Runner:
             own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
             group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states, adds)
-            admitted = None if self.gates is None else self.gates.admit(task, ask, group)
-            payloads = task.many(group, ask.payload)
+            if self.gates is not None:
+                self.gates.admit(task, ask, group)
+            many = run_on_joined_rows(task) if task.many is True else task.many
+            payloads = many(group, ask.payload)
             if isinstance(payloads, Stacked) and payloads.sums:
                 known = payloads.fields, payloads.sums
                 if task.finite and not is_finite(list(known)):  # ask anew, to find out whose
                     return self._in_one_call(task, ask, clients, states)
-            if self.gates is not None and admitted is not None:
-                payloads = self.gates.release(task, ask, group, payloads, admitted)
             if ask.cover is not None:
                 cover = build_cover(ask.cover).cover
                 payloads = [cover(c, ask, reply) for c, reply in zip(group, payloads, strict=True)]
@@ -243,10 +249,14 @@ class Runner:
             payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
             ask = replace(ask, payload=payload)
         asked = Client(client, self._source_for(ask), _draws(ask), state)
-        admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
-        reply = task.one(asked, ask.payload_for(client))
-        if self.gates is not None and admitted is not None:
-            (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
+        payload = ask.payload_for(client)
+        if self.gates is not None:
+            self.gates.admit(task, ask, asked.alone)
+        reply = task.one(asked, payload)
+        if self.gates is None:
+            reply = numbers_of(task, asked, payload, reply)
+        else:
+            reply = self.gates.release(task, asked, payload, reply)
         if ask.cover is not None:
             reply = build_cover(ask.cover).cover(asked, ask, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)

@@ -11,10 +11,10 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import Source
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
-from solera.core.gate import ReleaseLimits
 from solera.engines.blocks import MEMORY, Simulated
 from solera.engines.faults import FaultModel
 from solera.engines.threads import limited_threads
+from solera.trust.gate import ReleaseLimits
 
 
 class LocalEngine(Simulated):

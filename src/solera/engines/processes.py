@@ -30,7 +30,6 @@ from solera.core.clients import Source
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import SoleraError, TaskError
-from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
@@ -48,6 +47,7 @@ from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 from solera.engines.known import Known
 from solera.engines.threads import cores
+from solera.trust.gate import ReleaseLimits
 
 
 class ProcessEngine(Simulated):

@@ -30,7 +30,6 @@ from solera.core.clients import Source
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import MissingExtra, SoleraError, TaskError
-from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
@@ -46,6 +45,7 @@ from solera.engines.faults import FaultModel
 from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 from solera.engines.known import Known
+from solera.trust.gate import ReleaseLimits
 
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.disclosure.gram import Gram, Member
 from solera.core.disclosure.noised import Noised
@@ -19,6 +18,7 @@ from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
+from solera.trust.declared import Classes, Shape
 
 MISSING, OTHER = 0, 1
 """The first cells of every column; that of known numbers, or of categories without a name, next."""

@@ -18,7 +18,6 @@ from solera.core.clients import (
     Segments,
 )
 from solera.core.component import build_fitted
-from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError
 from solera.core.release import Behind, Cells
@@ -28,6 +27,7 @@ from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import by_own_models, own_model
+from solera.trust.declared import Fitted, Shape
 
 Pivot = Annotated[FloatArray, Shape("outputs")]
 

@@ -20,7 +20,6 @@ from msgspec import Meta
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
 from solera.core.release import Cells, Update
@@ -33,6 +32,7 @@ from solera.learn.averaging.training.losses import targets_of
 from solera.learn.probabilities import sigmoid
 from solera.learn.rows import check_shape, dense, not_finite
 from solera.robust.rules import Rule
+from solera.trust.declared import Classes, Shape
 
 # --- the client's side ---
 

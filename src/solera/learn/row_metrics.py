@@ -13,7 +13,6 @@ import numpy as np
 
 from solera.core.clients import Client, FloatArray, Part
 from solera.core.component import Component, component_name
-from solera.core.disclosure.declared import Fitted
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
@@ -22,6 +21,7 @@ from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
 from solera.learn.client_models import own_model
 from solera.learn.scores import ScoreTotals
+from solera.trust.declared import Fitted
 
 PREFIX = "metric."
 

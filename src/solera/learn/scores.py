@@ -29,7 +29,6 @@ from solera.core.clients import (
 )
 from solera.core.component import Component, component_name
 from solera.core.constraints import check_values
-from solera.core.disclosure.declared import Fitted, Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError, UsageError
@@ -42,6 +41,7 @@ from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import by_own_models, own_model
+from solera.trust.declared import Fitted, Shape
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""

@@ -24,7 +24,6 @@ from solera.core.clients import (
     Segments,
 )
 from solera.core.component import Component, component_name, describe_fitted
-from solera.core.disclosure.declared import Classes, Fitted
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError, Refusal
 from solera.core.plan import PlannedTask, planned
@@ -35,6 +34,7 @@ from solera.core.selection import Roster
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.learn.client_models import by_own_models, own_model
+from solera.trust.declared import Classes, Fitted
 
 VARIABLE = "SOLERA_RESOURCES"
 

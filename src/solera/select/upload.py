@@ -12,16 +12,16 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.engine import PerClient
 from solera.core.errors import Refusal
-from solera.core.release import RowsOut
 from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
 from solera.data.federated import FederatedData
 from solera.engines.local import LocalEngine
 from solera.select.reports import own_resources
+from solera.trust.declared import Classes, Shape
+from solera.trust.release import RowsOut
 
 
 class Upload(TypedDict):

@@ -10,7 +10,6 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
-from solera.core.disclosure.declared import Fitted, States
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.plan import PlannedTask, planned
@@ -19,6 +18,7 @@ from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Learner
+from solera.trust.declared import Fitted, States
 
 
 class Losses(TypedDict):

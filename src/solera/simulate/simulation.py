@@ -15,7 +15,6 @@ from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Configuration, Federation
-from solera.core.gate import ReleaseLimits, find_limits
 from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
 from solera.core.topology import Topology
@@ -31,6 +30,7 @@ from solera.robust.attacked import AttackedEngine, poisoned
 from solera.robust.attacks import Attack, RowAttack, UpdateAttack
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
+from solera.trust.gate import ReleaseLimits, find_limits
 
 
 class Simulation(Federation):

@@ -9,7 +9,7 @@ from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.core.gate import find_limits
+from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema
 
 GRID = np.arange(0.25, 5.01, 0.25)

@@ -11,7 +11,7 @@ from scipy import stats
 
 import solera as so
 from solera.core.clients import Client, Draws
-from solera.privacy.dp.randomness import protecting
+from solera.trust.randomness import protecting
 
 SECRET, OTHER = b"s" * 32, b"t" * 32
 X = np.random.default_rng(0).normal(size=(20, 3))

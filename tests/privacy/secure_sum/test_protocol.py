@@ -10,7 +10,7 @@ import pytest
 
 import solera as so
 from solera.core.component import describe
-from solera.core.disclosure.declared import check_payload
+from solera.trust.declared import check_payload
 from solera.core.engine import PerClient
 from solera.core.errors import NotASum, NotEnoughReplies, Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode

@@ -17,7 +17,7 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
-from solera.core.gate import POLICIES
+from solera.trust.gate import POLICIES
 from solera.core.payload import decode
 from solera.learn.averaging.learner import train_and_send
 

@@ -13,7 +13,7 @@ from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.disclosure.memory import Memory
 from solera.core.disclosure.row_sets import RowSets
 from solera.core.engine import Ask
-from solera.core.gate import POLICIES
+from solera.trust.gate import POLICIES
 from solera.core.payload import decode, encode
 from solera.core.release import release_numbers
 from solera.core.task import task

@@ -21,7 +21,7 @@ from solera.core.release import Leaving, Release
 
 if TYPE_CHECKING:
     from solera.core.disclosure.memory import Memory
-    from solera.core.gate import ReleaseLimits
+    from solera.trust.gate import ReleaseLimits
 
 _SMALL = 1e-9
 

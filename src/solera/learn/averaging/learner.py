@@ -18,7 +18,6 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, BoolArray, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
@@ -62,6 +61,7 @@ from solera.learn.client_models import LABELS, PRIVATE
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
+from solera.trust.declared import Shape
 
 UNTRAINED = "this client took no part in training, and has no model"
 

@@ -12,7 +12,7 @@ from solera.core.accounting import Event
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive, PositiveFraction
 from solera.core.errors import Refusal
-from solera.privacy.dp.randomness import protecting
+from solera.trust.randomness import protecting
 
 MOST_STEPS = 1_000_000
 

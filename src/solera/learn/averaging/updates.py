@@ -22,7 +22,7 @@ from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
-from solera.privacy.dp.randomness import Randomness, protecting
+from solera.trust.randomness import Randomness, protecting
 
 Parts = dict[str, Any]
 """The entries of an update: tensors at a client, arrays at the coordinator."""

@@ -10,7 +10,6 @@ import numpy as np
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, FloatArray
 from solera.core.constraints import NonNegative, Positive, ProperFraction
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
@@ -20,6 +19,7 @@ from solera.learn.averaging.training.asked import MOST_PARAMETERS, Train
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
+from solera.trust.declared import Shape
 
 _CONTROL = "control"
 

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -25,6 +24,7 @@ from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
 from solera.simulate.simulation import simulate
+from solera.trust.declared import Shape
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {

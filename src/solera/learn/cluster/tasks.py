@@ -15,7 +15,6 @@ from msgspec import Meta
 
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
 from solera.core.constraints import Count, PositiveFraction
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.disclosure.noised import Noised
 from solera.core.disclosure.steps import OneStep
@@ -27,6 +26,7 @@ from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
 from solera.learn.rows import check_shape, dense, not_finite
 from solera.privacy.dp.sums import SumNoise, add_noise, clipped_rows, spent_by_sums
+from solera.trust.declared import Shape
 
 
 def _like(ask: Any) -> dict[str, Any]:

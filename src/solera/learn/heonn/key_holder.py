@@ -18,11 +18,11 @@ import numpy as np
 
 from solera.core.clients import Client, FloatArray
 from solera.core.disclosure.cipher import Decrypted
-from solera.core.disclosure.declared import Checked
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.privacy import he
 from solera.privacy.he import keys
+from solera.trust.declared import Checked
 
 
 def _no_ciphertext(value: Any, schema: Schema) -> str | None:

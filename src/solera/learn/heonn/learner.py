@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -44,6 +43,7 @@ from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
 from solera.privacy.he.ciphertexts import Encrypted
 from solera.privacy.he.sums import EncryptedSum
+from solera.trust.declared import Shape
 
 log = logging.getLogger("solera")
 

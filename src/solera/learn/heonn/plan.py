@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from solera.core.clients import Array, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, PositiveFraction
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.errors import Refusal
 from solera.core.schema import Schema
 from solera.learn.heonn.activations import Layout, Name, layout_of
 from solera.learn.heonn.hidden import Kind
 from solera.privacy.dp.sums import SumNoise
+from solera.trust.declared import Classes, Shape
 
 MOST_MEMBERS = 1000
 MOST_HIDDEN = 20_000

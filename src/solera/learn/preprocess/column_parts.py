@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.disclosure.declared import Shape, check_state
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, prepared_by
@@ -18,6 +17,7 @@ from solera.data.frames import check_columns
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
 from solera.learn.named_steps import as_tuples, set_named, with_named
+from solera.trust.declared import Shape, check_state
 
 Columns = Sequence[str] | Sequence[int] | str
 """Names or numbers of columns, or a kind: all columns that are ``"numeric"``, say."""

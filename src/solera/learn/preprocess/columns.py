@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.disclosure.declared import LONGEST, Shape
 from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
@@ -31,6 +30,7 @@ from solera.learn.preprocess.quantiles import (
 )
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, sum_noise
+from solera.trust.declared import LONGEST, Shape
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 

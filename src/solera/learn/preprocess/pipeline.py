@@ -7,13 +7,13 @@ from copy import copy
 from functools import reduce
 from typing import Any, Self
 
-from solera.core.disclosure.declared import check_state
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, prepared_by
 from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
+from solera.trust.declared import check_state
 
 _OF_LAST_STEP = {
     *("transform", "explain", "rules_"),

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, ClientGroup, FloatArray, IntArray
 from solera.core.disclosure.cumulative import Cumulative
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums
 from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, Refusal, UsageError
@@ -37,6 +36,7 @@ from solera.privacy.dp.sums import (
     planned_noise,
     spent_by_sums,
 )
+from solera.trust.declared import Shape
 
 _POWERS = 2.0 ** np.arange(-40, 64)
 _FIRST = np.concatenate([[-np.inf], -_POWERS[::-1], [0.0], _POWERS, [np.inf]])

@@ -19,7 +19,6 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.constraints import Count
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.exact import Exact
 from solera.core.errors import DataError
@@ -32,6 +31,7 @@ from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.summary import Summary
 from solera.learn.statistics.survival import check_survival, times_and_events
+from solera.trust.declared import Shape
 
 CONVERGED = 1e-9
 """A step that is so small in standard errors is the last."""

@@ -18,7 +18,6 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, FloatArray
 from solera.core.constraints import Count, Positive
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -43,6 +42,7 @@ from solera.privacy.dp.sums import (
     planned_noise,
     sum_noise,
 )
+from solera.trust.declared import Shape
 
 CONVERGED = 1e-11
 """A step that moves the linear predictor by so small a share of itself is the last."""

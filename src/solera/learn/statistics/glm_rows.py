@@ -10,7 +10,6 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Positive
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.exact import Exact
 from solera.core.disclosure.gram import Gram, Member
@@ -28,6 +27,7 @@ from solera.privacy.dp.sums import (
     clipped_rows,
     spent_by_sums,
 )
+from solera.trust.declared import Classes, Shape
 
 LEAST = 1e-300
 

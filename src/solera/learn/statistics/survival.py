@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -34,6 +33,7 @@ from solera.core.task import task
 from solera.data.agreement import agree
 from solera.data.frames import check_columns
 from solera.learn.rows import dense
+from solera.trust.declared import Shape
 
 _MOST_TIMES = 1000
 _HEADER = ("group", "training rows", "events", "median")

@@ -9,7 +9,6 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
-from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.node_counts import NodeCells, NodeCounts
 from solera.core.disclosure.noised import Noised
 from solera.core.errors import Refusal, UsageError
@@ -30,6 +29,7 @@ from solera.privacy.dp.sums import (
     spent_by_sums,
     sum_noise,
 )
+from solera.trust.declared import LONGEST, Classes, Shape
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.component import Component
-from solera.core.disclosure.declared import LONGEST, Checked
 from solera.core.errors import PayloadError, Refusal
 from solera.core.schema import Schema
 from solera.learn.rows import dense
+from solera.trust.declared import LONGEST, Checked
 
 LEAF = -1
 _MANY_ROWS = 512

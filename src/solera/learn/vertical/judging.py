@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Array, Client, IntArray, Segments
-from solera.core.disclosure.declared import Checked
 from solera.core.disclosure.evidence import Sums, cells
 from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError
@@ -31,6 +30,7 @@ from solera.learn.vertical.party import (
     row_numbers,
     shared_rows,
 )
+from solera.trust.declared import Checked
 
 ModelName = Annotated[str, Checked(lambda value, schema: _name_objection(value))]
 

@@ -36,7 +36,6 @@ from msgspec import Meta
 from solera.core.clients import Client, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegativeInt, ProperFraction, check_arguments
-from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
@@ -56,6 +55,7 @@ from solera.learn.vertical.party import (
 )
 from solera.privacy import psi
 from solera.privacy.identifiers import Normalisation, normalised
+from solera.trust.declared import Shape
 
 MOST_ROWS = 20_000_000
 MOST_PARTIES = 64

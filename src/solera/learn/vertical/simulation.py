@@ -9,7 +9,6 @@ import numpy as np
 
 from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.errors import DataError, UsageError
-from solera.core.gate import ReleaseLimits
 from solera.core.rng import generator
 from solera.data.dataset import Dataset
 from solera.data.frames import check_columns, is_frame, to_pandas
@@ -18,6 +17,7 @@ from solera.data.vertical_data import VerticalData, frame_of, party_data
 from solera.privacy.simulated_keys import SimulatedKeys
 from solera.simulate.failures import Failures
 from solera.simulate.simulation import Simulation, simulate
+from solera.trust.gate import ReleaseLimits
 
 
 @names_checked

@@ -9,7 +9,6 @@ from msgspec import Meta
 from solera.core.clients import Array, FloatArray
 from solera.core.component import build
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive, ProperFraction
-from solera.core.disclosure.declared import Checked, Classes, Shape
 from solera.core.errors import SoleraError
 from solera.core.schema import Schema
 from solera.learn.averaging.models import Layered, Registered
@@ -18,6 +17,7 @@ from solera.learn.vertical.judging import ModelName
 from solera.learn.vertical.party import (
     SharedPart,
 )
+from solera.trust.declared import Checked, Classes, Shape
 
 MOST_PARTIES = 64
 _Parties = Annotated[list[NonNegativeInt], Meta(max_length=MOST_PARTIES)]

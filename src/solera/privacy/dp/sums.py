@@ -22,7 +22,7 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import Task
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.randomness import protecting
+from solera.trust.randomness import protecting
 
 
 class SumNoise(TypedDict):

@@ -33,11 +33,9 @@ import numpy as np
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, Client, IntArray
 from solera.core.cover import Cover
-from solera.core.disclosure.declared import Shape
 from solera.core.engine import Ask
 from solera.core.errors import PayloadError, Refusal
 from solera.core.payload import encode
-from solera.core.release import Facts
 from solera.core.replies import Reply
 from solera.core.task import task
 from solera.privacy.secure_sum import keys
@@ -47,6 +45,8 @@ from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
 from solera.privacy.secure_sum.masks import KEY as MASK_KEY
 from solera.privacy.secure_sum.masks import add_masks
 from solera.privacy.secure_sum.shares import split
+from solera.trust.declared import Shape
+from solera.trust.release import Facts
 
 STATE = "solera.secure_sum"
 """Where a client's state keeps what it knows of the sum that goes on."""
@@ -211,7 +211,7 @@ class Masking(Cover):
             raise Refusal(f"fewer than {known['needed']:,} clients share masks with this one")
         if np.intersect1d(known["peers"], others[with_mask]).size < known["least"]:
             raise Refusal(f"fewer than min_peers = {known['least']} known clients share masks")
-        terms = self.aggregation.terms(self.aggregation.lift(Reply(client.id, reply)))
+        terms = self.aggregation.secret_terms(Reply.of(client.id, reply))
         form = form_of(terms)
         encoding = Encoding(self.clients, self.range, self.precision)
         words = encoding.words(terms)

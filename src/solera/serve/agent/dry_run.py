@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from solera.core.clients import Part
-from solera.core.gate import POLICIES
 from solera.core.task import installed_tasks
 from solera.data.federated import FederatedData
 from solera.data.label_statistics import label_statistics
 from solera.serve.agent.policy import Policy
+from solera.trust.gate import POLICIES
 
 Open = Callable[[Sequence[str] | None], FederatedData]
 """(columns) → the rows with these columns, or with all there are."""

@@ -82,7 +82,6 @@ from solera.core.config import errors_located, read_text
 from solera.core.cover import told_alone
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
-from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE
 from solera.core.ranges import value_at
 from solera.core.task import find_task, installed_tasks
@@ -100,6 +99,7 @@ from solera.serve.agent.policy_rules import (
     TaskRule,
     components_in,
 )
+from solera.trust.gate import POLICIES, ReleaseLimits
 
 _UNNAMED = "training"
 """Whose limits hold in a file that names no policy; its tasks are those that it lists."""

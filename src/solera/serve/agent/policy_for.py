@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from solera.core.errors import UsageError
-from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE, Plan, PlannedTask
 from solera.core.ranges import OPEN
-from solera.core.release import Release
 from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
 from solera.serve.description import Description
+from solera.trust.gate import POLICIES, ReleaseLimits
+from solera.trust.release import Release
 
 # --- writing a policy ---
 

@@ -12,13 +12,13 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from solera.core.config import Problem, Where, family, nearest
-from solera.core.gate import POLICIES
 from solera.core.plan import PREPARE
 from solera.core.ranges import Range
 from solera.core.task import installed_tasks
 from solera.learn.base import Transformer
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import Column, TaskRule
+from solera.trust.gate import POLICIES
 
 _APPROVERS = '[approval.approvers] with ana = "…", the key that `solera approver new ana` shows'
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from solera.core.ranges import Range, range_objection
-from solera.core.release import Kind
+from solera.trust.release import Kind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from solera.core.gate import ReleaseLimits
-from solera.core.release import Kind
 from solera.core.task import Task, installed_tasks
+from solera.trust.gate import ReleaseLimits
+from solera.trust.release import Kind
 
 if TYPE_CHECKING:
     from solera.serve.agent.policy import Policy

@@ -17,7 +17,6 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError
-from solera.core.gate import ReleaseLimits
 from solera.core.payload import encode
 from solera.core.replies import Failure
 from solera.core.sealing import SealedOutside
@@ -30,6 +29,7 @@ from solera.serve.agent.channel import Channel
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
 from solera.serve.agent.releases import Releases
+from solera.trust.gate import ReleaseLimits
 
 OUT_OF_MEMORY = 77
 """The exit code of a process that needed more memory than it may have."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solera.core.errors import SoleraError
-from solera.core.gate import POLICIES
 from solera.core.schema import Schema
 from solera.serve.agent.dry_run import dry_run
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.started import Started
+from solera.trust.gate import POLICIES
 
 
 @dataclass

@@ -14,7 +14,6 @@ from msgspec import Meta
 from solera.core.clients import Array, FloatArray
 from solera.core.component import build
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.disclosure.declared import Checked, Classes, Shape
 from solera.core.disclosure.noised import Noised
 from solera.core.errors import SoleraError
 from solera.core.release import Release, Update
@@ -23,6 +22,7 @@ from solera.learn.averaging.models import Model
 from solera.learn.averaging.private_updates import Privacy, spent_by_reply
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.updates import UpdateStep, check_steps
+from solera.trust.declared import Checked, Classes, Shape
 
 MOST_PARAMETERS = 1 << 30
 

@@ -17,7 +17,6 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, Client, ClientGroup, IntArray
 from solera.core.component import build
 from solera.core.errors import Refusal
-from solera.core.release import Release
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Task, task
@@ -47,7 +46,8 @@ from solera.learn.averaging.training.tile_threads import own_threads
 from solera.learn.averaging.updates import UpdateStep, pack_update
 from solera.learn.client_models import LABELS, PRIVATE
 from solera.learn.rows import check_shape
-from solera.privacy.dp.randomness import protecting
+from solera.trust.randomness import protecting
+from solera.trust.release import Release
 
 _NONE = {"level": "none"}
 

@@ -35,7 +35,7 @@ from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Pass
 from solera.learn.averaging.training.losses import output_error
-from solera.privacy.dp.randomness import Randomness
+from solera.trust.randomness import Randomness
 
 _ROW_GRADIENTS = 1 << 26
 """Numbers of gradients of rows that are held at once."""

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Array, Client, FloatArray
-from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.noised import Noised
 from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
@@ -23,6 +22,7 @@ from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree, check_trees
 from solera.privacy.dp.sums import NoisedSums, SumNoise, add_noise, spent_by_sums
+from solera.trust.declared import Classes, Shape
 
 Loss = Literal["squared", "sigmoid", "softmax"]
 """The losses that trees are boosted for."""

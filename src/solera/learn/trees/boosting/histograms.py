@@ -19,7 +19,6 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
-from solera.core.disclosure.declared import LONGEST, Checked, Classes, Shape
 from solera.core.disclosure.noised import Noised
 from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
@@ -43,6 +42,7 @@ from solera.learn.trees.boosting.private_histograms import noised_histograms
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
 from solera.privacy.dp.sums import NoisedSums, SumNoise, spent_by_sums
+from solera.trust.declared import LONGEST, Checked, Classes, Shape
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""

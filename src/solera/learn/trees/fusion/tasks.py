@@ -20,7 +20,6 @@ from solera.core.clients import (
     Segments,
 )
 from solera.core.constraints import Count
-from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.evidence import Sums, cells
 from solera.core.disclosure.node_counts import SetCounts
 from solera.core.disclosure.trees import Trees
@@ -34,6 +33,7 @@ from solera.learn.trees.c45 import grow_c45
 from solera.learn.trees.client_trees import rows_and_codes, with_missing
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.tree import ClassTree, Tree
+from solera.trust.declared import LONGEST, Classes, Shape
 
 TreeKind = Literal["cart", "id3", "c45"]
 LOCAL, GLOBAL = "trees.local", "trees.global"

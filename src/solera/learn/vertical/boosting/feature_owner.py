@@ -8,7 +8,6 @@ import numpy as np
 
 from solera.core.clients import Array, Client
 from solera.core.errors import Refusal
-from solera.core.release import RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.trees.binned_rows import Cells
@@ -25,6 +24,7 @@ from solera.learn.vertical.party import (
 )
 from solera.privacy import additive
 from solera.privacy.additive import Form
+from solera.trust.release import RowsOut
 
 
 @task("boost.begin", ask=Begin, release=[RowsOut("sealed")], sealed=True)

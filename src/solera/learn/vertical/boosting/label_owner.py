@@ -19,7 +19,6 @@ import numpy as np
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
-from solera.core.release import RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
@@ -36,6 +35,7 @@ from solera.learn.vertical.party import keep_outputs, keep_part, part_of, shared
 from solera.privacy import additive
 from solera.privacy.additive import Form
 from solera.privacy.additive.ckks import EXACT_BITS
+from solera.trust.release import RowsOut
 
 
 @task("boost.grow", ask=Grow, release=[RowsOut("sealed")], sealed=True)

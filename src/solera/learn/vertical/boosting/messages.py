@@ -8,12 +8,12 @@ from msgspec import Meta
 
 from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive
-from solera.core.disclosure.declared import Shape
 from solera.learn.trees.boosting.base import Loss
 from solera.learn.trees.boosting.histograms import Bins
 from solera.learn.vertical.judging import ModelName
 from solera.learn.vertical.party import SharedPart
 from solera.privacy.additive import CipherName
+from solera.trust.declared import Shape
 
 MOST_PARTIES = 64
 _MOST_ROWS = 20_000_000

@@ -23,9 +23,7 @@ from msgspec import Meta
 
 from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import NonNegative, NonNegativeInt, Positive, ProperFraction
-from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, Refusal
-from solera.core.release import Facts, RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.vertical.judging import ModelName
@@ -50,6 +48,8 @@ from solera.learn.vertical.regression.families import (
 from solera.privacy import additive
 from solera.privacy.additive import CipherName, Form
 from solera.privacy.additive.ckks import EXACT_BITS
+from solera.trust.declared import Shape
+from solera.trust.release import Facts, RowsOut
 
 RANGE_BITS = 8
 """Residuals are within ±2^8; standardised columns keep them far below."""

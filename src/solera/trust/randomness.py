@@ -20,7 +20,6 @@ from numpy.random import Philox
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
-from solera.core.disclosure.memory import row_digests
 
 Words = NDArray[np.uint64]
 
@@ -32,6 +31,7 @@ _AT_ONCE = 1 << 14
 """Numbers that are drawn at once: as many as the processor's cache holds."""
 _GRID = 2.0**-20
 """Noised numbers are multiples of this share of the noise; see :meth:`Randomness.add_normal`."""
+_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def protecting(client: Client, purpose: str) -> Randomness:
@@ -178,3 +178,27 @@ def _ziggurat(single: bool) -> tuple[Array, Array]:
         height = np.exp(-0.5 * edges[i] ** 2)
     kind = np.float32 if single else np.float64
     return edges.astype(kind), (edges[1:] / edges[:-1]).astype(kind)
+
+
+def row_digests(*columns: Any) -> IntArray:
+    """A number for every row that is the same for equal rows, in order."""
+    total: Any = None
+    for array in columns:
+        if array is None:
+            continue
+        dense = array.toarray() if hasattr(array, "toarray") else np.asarray(array)
+        dense = dense.reshape(len(dense), -1)
+        if dense.dtype.kind not in "biuf":
+            dense = np.unique(dense, return_inverse=True)[1].reshape(dense.shape)
+        bits = np.ascontiguousarray(dense, dtype=np.float64).view(np.uint64)
+        total = _digest(bits, total)
+    return np.sort(np.asarray(total).view(np.int64))
+
+
+def _digest(bits: Any, total: Any) -> Any:
+    with np.errstate(over="ignore"):
+        total = np.full(len(bits), 17, dtype=np.uint64) if total is None else total
+        for column in bits.T:
+            total = (total ^ column) * np.uint64(_MULTIPLIER)
+            total ^= total >> np.uint64(29)
+    return total

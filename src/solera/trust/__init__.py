@@ -1,0 +1,1 @@
+"""What decides what leaves an owner: contributions, what stands behind them, what is withheld."""
