@@ -110,9 +110,8 @@ def task(
         does = f"Rows pass through a {name} here before other tasks see them; nothing is sent."
     elif found is not None:
         does = (found.one.__doc__ or "").strip().split("\n")[0]
-        kinds = dict.fromkeys(release.kind for release in found.release or ())
+        kinds = dict.fromkeys(release.kind for release in releases_of(found))
         sends = [leaves(kind, policy.limits) for kind in kinds]
-        sends = sends or ["It does not say what leaves, so it does not run here."]
     limits = [f"{n} {allowed}" for n, allowed in entry.where.items() if not allowed.is_open]
     return {
         "name": entry.task,
