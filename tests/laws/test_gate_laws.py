@@ -11,9 +11,9 @@ from cases import TOPOLOGIES, learner_cases
 
 import solera as so
 from solera.core.errors import SoleraError
-from solera.trust.gate import POLICIES
 from solera.core.schema import Feature, Schema, infer_target
 from solera.learn.averaging.base import Averaging
+from solera.trust.gate import POLICIES
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 TRUSTED = [

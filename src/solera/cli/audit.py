@@ -76,8 +76,8 @@ def audit_report(
 ) -> None:
     """What has left: by job, by who asked, and by task.
 
-    *Numbers* is how many left. The log is checked first, as by [bold]solera audit verify[/bold]; exit code 1 if it is not what
-    the client wrote.
+    *Numbers* is how many left. The log is checked first, as by [bold]solera audit verify[/bold];
+    exit code 1 if it is not what the client wrote.
     """
     with extra("reading an audit log"):
         from solera.serve.agent import home

@@ -139,11 +139,20 @@ def release(
     reply: Any,
     limits: ReleaseLimits,
     ledger: Ledger | None,
+    *,
+    masked: bool = False,
 ) -> Any:
-    """The reply as it may leave; what may not is absent, or a :class:`GateRefusal`."""
-    if limits.trusted:  # who may read rows is told all of a sum, too
-        return numbers_of(task, client, payload, reply)
+    """The reply as it may leave; what may not is absent, or a :class:`GateRefusal`.
+
+    One that will be ``masked`` says of every number whether it is absent: masked replies of all
+    clients are of one form.
+    """
     contributions, bare = _apart(reply)
+    if limits.trusted:  # who may read rows is told all of a sum, too
+        numbers = numbers_of(task, client, payload, reply)
+        outgoing = OutgoingReply(task.name, client, payload, numbers, limits)
+        nothing = _all_marks(outgoing, contributions) if masked else {}
+        return with_gaps(numbers, nothing) if nothing else numbers
     outgoing = OutgoingReply(task.name, client, payload, bare, limits)
     _check_bare(outgoing, task.release or ())
     about_rows = any(one.about_rows for one in contributions.values())
@@ -158,7 +167,18 @@ def release(
         outgoing.reply, gaps = judge_contributions(outgoing, contributions)
         for rule in task.release or ():
             outgoing.reply = rule.judge(outgoing)
+        if masked:
+            gaps = {**_all_marks(outgoing, contributions), **gaps}
     return with_gaps(outgoing.reply, gaps) if gaps else outgoing.reply
+
+
+def _all_marks(outgoing: OutgoingReply, contributions: Mapping[str, Contribution]) -> Gaps:
+    """Marks of every number that could be absent; none of them is."""
+    return {
+        entry: map_leaves(lambda leaf: np.zeros(np.shape(leaf), dtype=bool), outgoing.get(entry))
+        for entry, contribution in contributions.items()
+        if contribution.about_rows and not isinstance(contribution, Update)
+    }
 
 
 def judge_contributions(
@@ -227,7 +247,7 @@ def _check_update(
     outgoing: OutgoingReply, contribution: Contribution, behind: Behind, values: Any
 ) -> None:
     limits, persons = outgoing.limits, contribution.persons(behind)
-    parameters = sum(np.size(leaf) for _, leaf in entries_of(values))
+    parameters = sum(int(np.asarray(leaf).size) for _, leaf in entries_of(values))
     if persons < limits.min_rows or parameters > limits.parameters * persons:
         needed = max(limits.min_rows, parameters / limits.parameters)
         raise outgoing.refuse(

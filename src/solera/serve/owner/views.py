@@ -22,6 +22,7 @@ from solera.serve.audit import Entry
 from solera.serve.description import Description, job_hash
 from solera.serve.owner.record import Record
 from solera.serve.owner.rehearsal import Example
+from solera.trust.release import releases_of
 
 _MOST_REPLIES = 200
 _LAST = 5
