@@ -34,7 +34,7 @@ from solera.trust.contributions import (
 )
 from solera.trust.declared import check_payload
 from solera.trust.noise import Ledger, noise_key, noise_table, spent_by, with_noise
-from solera.trust.release import Kind, OutgoingReply, Release, releases_of, with_entry
+from solera.trust.release import Cipher, Kind, OutgoingReply, Release, releases_of, with_entry
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,7 @@ def release(
     persons = _whole_part(client, "train", limits).count_persons()
     if about_rows and persons < limits.min_rows:
         raise GateRefusal(f"there are fewer rows than min_rows = {limits.min_rows:,}")
+    _check_encrypted(outgoing, contributions, task.release or (), masked)
     gaps: Gaps = {}
     if noise_table(payload) is not None:
         outgoing.reply = _noised(task, outgoing, contributions, ledger)
@@ -295,6 +296,21 @@ def _check_bare(outgoing: OutgoingReply, releases: Sequence[Release]) -> None:
             f"nothing says which rows gave {name}; return so.sum_by(cell, values), "
             "so.count_by(cell), or so.fact(value) where it does not depend on rows"
         )
+
+
+def _check_encrypted(
+    outgoing: OutgoingReply,
+    contributions: Mapping[str, Contribution],
+    releases: Sequence[Release],
+    masked: bool,
+) -> None:
+    """Refuse in the clear what the owner lets out encrypted or masked only."""
+    sealed = masked or any(
+        isinstance(rule, Cipher) and any(map(outgoing.holds, rule.entries)) for rule in releases
+    )
+    for entry, contribution in contributions.items():
+        if contribution.kind in outgoing.limits.encrypted and not sealed:
+            raise outgoing.refuse(f"{entry!r} leaves encrypted, or in a secure sum, only")
 
 
 def _is_covered(entry: str, covered: set[str]) -> bool:
