@@ -93,7 +93,7 @@ class FedImputer(Transformer):
         if self.strategy == "mean":
             fill = pooled_means(federation, self.schema_)
         else:
-            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
+            fill = quantiles(federation, 0.5, self.schema_.width, schema=self.schema_)[:, 0]
         if any(sizes := self._sizes):
             fill = np.where(np.array(sizes) > 0, self._commonest(federation, sizes), fill)
         self.fill_ = np.nan_to_num(fill)
@@ -106,12 +106,12 @@ class FedImputer(Transformer):
     def _commonest(self, federation: Federation, sizes: list[int]) -> FloatArray:
         """The code of the category that most rows have, of every column that has categories."""
         replies = federation.ask(count_categories, {"sizes": sizes})
-        counts = {int(j): rows for j, rows in replies.fold(Sum()).items()}
-        untold = [j for j, rows in counts.items() if str(j) in replies.absent and not rows.any()]
-        refuse_untold([self.schema_.features[j].name for j in untold])
         commonest = np.zeros(len(sizes))
-        for j, rows in counts.items():
-            commonest[j] = np.argmax(rows)
+        untold = np.zeros(len(sizes), dtype=bool)
+        for column, rows in replies.fold(Sum()).items():
+            commonest[int(column)] = np.argmax(rows)
+            untold[int(column)] = column in replies.absent and not rows.any()
+        refuse_untold(self.schema_, untold, coded=True)
         return commonest
 
     @property
@@ -266,7 +266,8 @@ class FedBins(Transformer):
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         if self.dp is None:
-            edges = quantiles(federation, levels, self.schema_.width)
+            width = self.schema_.width
+            edges = quantiles(federation, levels, width, schema=self.schema_)
         else:
             noise = NoisedSums(*sum_noise(self, self.dp, NOISED_ASKS, len(federation)))
             edges = noised_quantiles(federation, levels, self.schema_.width, noise)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray
+from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
@@ -99,17 +98,20 @@ def _ask_sums(federation: Federation, ask: Any, schema: Schema | None) -> Any:
     replies = federation.ask(column_moments, ask)
     total = replies.fold(Sum())
     if schema is not None and "rows" in replies.absent:
-        untold = (replies.absent["rows"] > 0) & (total["rows"] == 0)
-        columns = zip(schema.features, untold, strict=True)
-        refuse_untold([f.name for f, nothing in columns if nothing and not f.is_coded])
+        refuse_untold(schema, (replies.absent["rows"] > 0) & (total["rows"] == 0))
     return total
 
 
-def refuse_untold(columns: Sequence[str]) -> None:
-    """Stop where nothing is told of columns: what is learned of them would be made up."""
-    if columns:
+def refuse_untold(schema: Schema, untold: BoolArray, *, coded: bool = False) -> None:
+    """Stop where nothing is told of columns: what is learned of them would be made up.
+
+    Those of numbers count, or those of categories.
+    """
+    columns = zip(schema.features, untold, strict=True)
+    names = [f.name for f, nothing in columns if nothing and f.is_coded == coded]
+    if names:
         raise DataError(
-            f"nothing is told of {', '.join(columns)}: every client withholds it, with fewer "
+            f"nothing is told of {', '.join(names)}: every client withholds it, with fewer "
             "values than its policy's min_count",
             hint="leave such columns out (so.FedSelect)",
         )
