@@ -24,7 +24,6 @@ from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.evaluation import CountTotals, Gather
 from solera.learn.heonn.algebra import Grams, SumOf
-from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import Totals
 from solera.learn.scores import ScoreTotals
 from solera.learn.trees.boosting.base import Exponents
@@ -139,13 +138,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     )
     | st.fixed_dictionaries(
         {"factors": hnp.arrays(np.float64, (1, 1, 2, 3), elements=st.integers(-9, 9).map(float))}
-    ),
-    Moments: st.fixed_dictionaries(
-        {
-            "rows": hnp.arrays(np.float64, 3, elements=st.integers(1, 64).map(float)),
-            "mean": vectors,
-            "m2": hnp.arrays(np.float64, 3, elements=st.integers(0, 100).map(float)),
-        }
     ),
     SchemaAgreement: st.builds(
         lambda width, classes, gap, empty: {

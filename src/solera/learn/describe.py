@@ -30,7 +30,7 @@ from solera.learn.description import (
     with_labels,
 )
 from solera.learn.evaluation import Gather
-from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.moments import MOMENT_ASKS, pooled_moments
 from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
 from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
 from solera.privacy.dp.mechanism import DP
@@ -244,7 +244,7 @@ class Describe(Component):
             quantile_asks(),
             (planned(count, 1),),
             (planned(count_cells, 1, open=["columns"]),),
-            (planned(column_moments, 1),),
+            MOMENT_ASKS,
             (planned(sum_products, 1, optional=True),),
         )
 
@@ -260,7 +260,7 @@ class Describe(Component):
             found = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)
             edges = _edges(found, self.bins)
             last = len(LEVELS) + 1
-            _, below = _each(federation, count, {"edges": edges}, noise, round=last)
+            _, between = _each(federation, count, {"edges": edges}, noise, round=last)
             schema = with_labels(schema)
             columns = [{"categories": list(f.categories)} for f in schema.features]
             ask = {"columns": columns, "classes": schema.classes}
@@ -277,7 +277,7 @@ class Describe(Component):
             missing=np.stack([table[:, MISSING] for table in tables], axis=1),
             quantiles=found,
             edges=edges,
-            histogram=below["below"],
+            histogram=np.cumsum(between["cells"], axis=2)[:, :, :-1],
             categories=tuple(table[:, OTHER + 1 :] for table in tables),
             classes=counts["classes"],
             correlations=correlations,
@@ -332,7 +332,7 @@ def _variation(counts: IntArray) -> FloatArray:
 
 def _correlations(federation: Federation) -> FloatArray | None:
     """Of the columns of numbers; None where no client allows it."""
-    moments = federation.ask(column_moments).fold(Moments())
+    moments = pooled_moments(federation)
     spread = np.sqrt(moments["variance"])
     ask = {"mean": moments["mean"], "scale": np.where(spread > 0, spread, 1.0)}
     rest = {"moments": Sum(), "squares": Sum(), "few": Sum(), "shape": Fields({"grams": Sum()})}
