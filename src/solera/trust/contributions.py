@@ -236,6 +236,11 @@ class Update(Contribution):
         self.tree = tree
         self.bound = bound
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers these are."""
+        return sum(int(np.size(leaf)) for leaf in _leaves(_map(_plain, self.tree)))
+
     def numbers(self, behind: Behind) -> Any:
         return _map(_plain, self.tree)
 

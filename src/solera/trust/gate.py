@@ -173,7 +173,7 @@ def judge_contributions(
         behind = _behind(outgoing.client, contribution, limits)
         values = contribution.numbers(behind)
         if isinstance(contribution, Update):
-            parameters += sum(np.size(leaf) for _, leaf in entries_of(values))
+            parameters += contribution.parameters
             _check_update(outgoing, contribution.persons(behind), parameters)
         absent = _absent(outgoing, contribution, behind, values)
         if absent is not None and _any(absent):

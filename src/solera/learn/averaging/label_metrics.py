@@ -36,19 +36,6 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
     return counted | means
 
 
-def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, FloatArray]:
-    """By how much each of :func:`label_scores` changes when a row is left out, row by row."""
-    given = _given(z > thresholds, truth)
-    rest = {name: value.sum(axis=0) - value for name, value in given.items()}  # without the row
-    now = label_scores(z, truth, thresholds)
-    changes = {name: now[name] - value for name, value in _counted_scores(rest).items()}
-    judged = given["rows"] > 0
-    others = np.maximum(judged.sum() - judged, 1)
-    for name, value in _row_scores(z, truth).items():
-        changes[name] = now[name] - (value.sum() - value) / others
-    return changes
-
-
 def _given(predicted: BoolArray, truth: Array) -> dict[str, Array]:
     """What every row adds to the counts of labels."""
     known: BoolArray = np.asarray(truth >= 0)
