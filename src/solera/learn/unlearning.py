@@ -58,7 +58,8 @@ def read_kept(path: str | os.PathLike[str]) -> Kept:
 class KeepingRounds(KeepingEngine):
     """Keeps the state before the round in which a client took part for the first time.
 
-    A client takes part where it is asked for ``update``, which changes the model. It is also the checkpoint of the loop, to which the state is given after every round.
+    A client takes part where it is asked for ``update``, which changes the model. This is also the
+    checkpoint of the loop, to which the state is given after every round.
     """
 
     checkpoint: Any = None
