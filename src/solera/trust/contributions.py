@@ -231,6 +231,11 @@ class Update(Contribution):
         self.tree = tree
         self.bound = bound
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers these are."""
+        return sum(int(np.size(leaf)) for leaf in _leaves(_map(_plain, self.tree)))
+
     def numbers(self, behind: Behind) -> Any:
         return _map(_plain, self.tree)
 
@@ -238,7 +243,8 @@ class Update(Contribution):
         return behind.count_persons()
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return float(np.max(_bound(self.bound, clip)))
+        """One row may turn an update round, from one end of the ball of its bound to the other."""
+        return 2 * float(np.max(_bound(self.bound, clip)))
 
     def bounded(self, clip: float | None) -> Self:
         most = float(np.max(_bound(self.bound, clip)))
@@ -474,7 +480,7 @@ def _filled(X: Any) -> Any:
 
 
 def _plain(leaf: ArrayLike) -> Any:
-    return leaf if isinstance(leaf, np.ndarray | float | int) else np.asarray(leaf)
+    return leaf if isinstance(leaf, np.ndarray | np.generic | float | int) else np.asarray(leaf)
 
 
 def _map(function: Any, tree: Any) -> Any:

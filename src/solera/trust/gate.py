@@ -187,11 +187,15 @@ def judge_contributions(
 ) -> tuple[Any, Gaps]:
     """The reply with the numbers of contributions, and which of them are absent."""
     limits, numbers, gaps = outgoing.limits, {}, {}
+    parameters = 0
     for entry, contribution in contributions.items():
         if contribution.kind not in limits.allows:
             raise outgoing.refuse(f"{entry!r} is of a kind that may not leave, {contribution.kind}")
         behind = _behind(outgoing.client, contribution, limits)
         values = contribution.numbers(behind)
+        if isinstance(contribution, Update):
+            parameters += contribution.parameters
+            _check_update(outgoing, contribution.persons(behind), parameters)
         absent = _absent(outgoing, contribution, behind, values)
         if absent is not None and _any(absent):
             values = map_leaves(_without, values, absent)
@@ -205,10 +209,7 @@ def _absent(
 ) -> Any:
     """Marks of the numbers behind which there are too few persons, in the form of the numbers."""
     limits = outgoing.limits
-    if not contribution.about_rows:
-        return None
-    if isinstance(contribution, Update):
-        _check_update(outgoing, contribution, behind, values)
+    if not contribution.about_rows or isinstance(contribution, Update):
         return None
     persons = contribution.persons(behind)
     if isinstance(contribution, Joint):
@@ -247,11 +248,9 @@ def _few(contribution: Contribution, persons: IntArray, least: int) -> BoolArray
     return marks.reshape(persons.shape)
 
 
-def _check_update(
-    outgoing: OutgoingReply, contribution: Contribution, behind: Behind, values: Any
-) -> None:
-    limits, persons = outgoing.limits, contribution.persons(behind)
-    parameters = sum(int(np.asarray(leaf).size) for _, leaf in entries_of(values))
+def _check_update(outgoing: OutgoingReply, persons: int, parameters: int) -> None:
+    """Refuse updates that have too many parameters together, all of a reply."""
+    limits = outgoing.limits
     if persons < limits.min_rows or parameters > limits.parameters * persons:
         needed = max(limits.min_rows, parameters / limits.parameters)
         raise outgoing.refuse(
@@ -273,7 +272,7 @@ def _noised(
     assert privacy is not None
     if limits.budget is None:
         raise outgoing.refuse("it adds noise, and the policy has no budget for that: [privacy]")
-    if limits.unit is not None:
+    if limits.unit is not None and privacy.get("level") != "client":
         raise outgoing.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
     events = spent_by(privacy) if task.spends is None else task.spends(client, payload)
     if events and ledger is not None:
