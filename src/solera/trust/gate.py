@@ -145,6 +145,9 @@ def release(
         return numbers_of(task, client, payload, reply)
     contributions, bare = _apart(reply)
     outgoing = OutgoingReply(task.name, client, payload, bare, limits)
+    for rule in releases_of(task):
+        if rule.kind == "tree" and noise_table(payload) is None:
+            rule.judge(outgoing)  # refuses
     _check_bare(outgoing, task.release or ())
     about_rows = any(one.about_rows for one in contributions.values())
     about_rows |= any(one.about_rows for one in task.release or ())
