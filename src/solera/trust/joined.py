@@ -66,10 +66,14 @@ def run_on_joined_rows(task: Task) -> Many:
     """``many=`` of a task that works row by row."""
 
     def many(group: ClientGroup, ask: Any) -> Stacked:
-        reply = task.one(JoinedClients(task, group), ask)  # type: ignore[arg-type]
-        return Stacked(map_leaves(lambda leaf: _numbers(leaf, group), reply))
+        return stacked(task.one(JoinedClients(task, group), ask), group)  # type: ignore[arg-type]
 
     return many
+
+
+def stacked(reply: Any, group: ClientGroup) -> Stacked:
+    """The numbers of all clients of contributions of their :class:`JoinedData`."""
+    return Stacked(map_leaves(lambda leaf: _numbers(leaf, group), reply))
 
 
 def _numbers(leaf: Any, group: ClientGroup) -> Array:
