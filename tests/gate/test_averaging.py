@@ -12,12 +12,12 @@ from tests.gate.test_hostile_driver import rows_of
 
 import solera as so
 from solera.core.component import describe, describe_fitted
-from solera.trust.declared import Fitted
 from solera.core.errors import SoleraError
-from solera.trust.gate import POLICIES, find_limits
 from solera.core.schema import infer
 from solera.learn.averaging.label_metrics import SCORES, label_scores, score_changes
 from solera.learn.base import Learner
+from solera.trust.declared import Fitted
+from solera.trust.gate import POLICIES, find_limits
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(120, 4))

@@ -13,15 +13,15 @@ from tests.gate.test_hostile_driver import attack, rows_of
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.trust.declared import build_checked, check_payload, check_state
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal
-from solera.trust.gate import find_limits
 from solera.core.payload import encode
 from solera.core.schema import Feature, Schema
 from solera.core.task import find_task, installed_tasks
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
+from solera.trust.declared import build_checked, check_payload, check_state
+from solera.trust.gate import find_limits
 
 ROWS = 80
 RNG = np.random.default_rng(11)

@@ -144,7 +144,7 @@ class Runner:
 
     def _at_once(self, ask: Ask) -> bool:
         """Whether one call may serve many clients: nothing is judged or noised for each."""
-        judged = self.limits is not None and not self.limits.trusted
+        judged = self.limits is not None and (not self.limits.trusted or ask.cover is not None)
         return not (judged or isinstance(ask.payload, PerClient) or noise_table(ask.payload))
 
     # --- the task itself ---
@@ -256,7 +256,7 @@ class Runner:
         if self.gates is None:
             reply = numbers_of(task, asked, payload, reply)
         else:
-            reply = self.gates.release(task, asked, payload, reply)
+            reply = self.gates.release(task, ask, asked, payload, reply)
         if ask.cover is not None:
             reply = build_cover(ask.cover).cover(asked, ask, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)

@@ -131,7 +131,8 @@ class Sums(Contribution):
             return np.broadcast_to(
                 persons.reshape(persons.shape + (1,) * len(tail)), persons.shape + tail
             )
-        where = np.broadcast_to(self.where, self.values.shape).reshape(behind.rows, -1)
+        where = np.broadcast_to(self.where, self.values.shape)
+        where = where.reshape(behind.rows, math.prod(tail))
         by_entry = [_persons_of(self.cells, chosen, behind) for chosen in where.T]
         return np.stack(by_entry, axis=-1).reshape(self.cells.shape + tail)
 
@@ -189,23 +190,17 @@ class Gram(Contribution):
 
     def _of(self, rows: Any) -> FloatArray:
         """The matrices of some rows."""
-        X, weights = self.X[rows], None if self.weights is None else self.weights[rows]
-        Y = X if self.Y is None else self.Y[rows]
+        X, Y = self.X[rows], None if self.Y is None else self.Y[rows]
+        weights = None if self.weights is None else self.weights[rows]
         if weights is None or weights.ndim == 1:
-            matrix = X.T @ _weighted(Y, weights)
-            matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
-            return matrix if self.Y is not None else matrix[np.triu_indices(len(matrix))]
-        return np.stack([self._with(weights[:, o])._of(rows) for o in range(weights.shape[1])])
-
-    def _with(self, weights: Array) -> Gram:
-        full = np.zeros(self.X.shape[0], dtype=weights.dtype)
-        return Gram(self.X, self.Y, full, None, self.bound, None, self.part)
+            return _product(X, Y, weights)
+        return np.stack([_product(X, Y, column) for column in weights.T])
 
     def persons(self, behind: Behind) -> IntArray:
         """The persons with a weight other than 0, for each matrix as a whole."""
         weights = self.weights
         marks = np.ones((behind.rows, 1), dtype=bool) if weights is None else weights != 0
-        marks = marks.reshape(behind.rows, -1)
+        marks = marks[:, None] if marks.ndim == 1 else marks
         cells = self.cells or OneCell()
         persons = [_persons_of(cells, chosen, behind) for chosen in marks.T]
         stacked = np.stack(persons, axis=-1)
@@ -408,10 +403,10 @@ def symmetric(triangle: Array) -> FloatArray:
     return matrix
 
 
-def bound_rows(values: Any, bound: Bound) -> FloatArray:
+def bound_rows(values: Any, bound: Any) -> FloatArray:
     """Rows no longer than ``bound``, or no larger than it in every column; 0 if not finite."""
     values = np.asarray(values, dtype=np.float64)
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     flat = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0)
     if np.ndim(bound) == 0:
         lengths = np.sqrt((flat**2).sum(axis=1, keepdims=True))
@@ -464,6 +459,13 @@ def _gram_bounds(bound: tuple[float, float] | None, clip: float | None) -> tuple
     if bound is not None:
         return float(bound[0]), float(bound[1])
     return float(_bound(None, clip)), 1.0
+
+
+def _product(X: Any, Y: Any, weights: Array | None) -> FloatArray:
+    """Xᵀ diag(w) Y, or the upper triangle of Xᵀ diag(w) X."""
+    product = X.T @ _weighted(X if Y is None else Y, weights)
+    matrix = product.toarray() if hasattr(product, "toarray") else np.asarray(product)
+    return matrix if Y is not None else matrix[np.triu_indices(len(matrix))]
 
 
 def _weighted(Y: Any, weights: Array | None) -> Any:

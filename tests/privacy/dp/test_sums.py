@@ -14,11 +14,11 @@ from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, UsageError
-from solera.trust.gate import POLICIES
 from solera.core.task import find_task, installed_tasks
 from solera.engines.gates import RELEASED
 from solera.learn.describe import Describe
 from solera.privacy.dp.sums import SumNoise, add_noise
+from solera.trust.gate import POLICIES
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
