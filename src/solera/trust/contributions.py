@@ -137,9 +137,8 @@ class Sums(Contribution):
         return np.stack(by_entry, axis=-1).reshape(self.cells.shape + tail)
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        bounds = np.atleast_1d(np.asarray(_bound(self.bound, clip), dtype=np.float64))
-        of_row = float(bounds.sum() if norm == "l1" else np.linalg.norm(bounds))
-        return of_row * (self.cells.most if norm == "l1" else math.sqrt(self.cells.most))
+        numbers = math.prod(self.values.shape[1:])
+        return _moved(_bound(self.bound, clip), numbers, self.cells.most, norm)
 
     def bounded(self, clip: float | None) -> Self:
         values = self.values.toarray() if hasattr(self.values, "tocsr") else self.values
@@ -271,18 +270,23 @@ class Joint(Contribution):
         return [one.persons(behind) for one in self.sums]
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return max(one.cells.most for one in self.sums) * _whole_bound(self.bound, clip)
+        numbers = sum(math.prod(one.values.shape[1:]) for one in self.sums)
+        most = max(one.cells.most for one in self.sums)
+        return _moved(_bound(self.bound, clip), numbers, most, norm)
 
     def bounded(self, clip: float | None) -> Self:
-        most = _whole_bound(self.bound, clip)
-        flat = [one.bounded(math.inf).values.reshape(len(one.values), -1) for one in self.sums]
-        lengths = np.sqrt(sum((values**2).sum(axis=1) for values in flat))
-        scale = np.minimum(1.0, most / np.maximum(lengths, 1e-300))
+        """A bound per column is one of the lengths of the sums' columns, taken together."""
+        bound = np.atleast_1d(np.asarray(_bound(self.bound, clip), dtype=np.float64))
+        finite = [one.bounded(math.inf) for one in self.sums]
+        columns = [_flat(one.values) for one in finite]
+        if len(bound) == 1:
+            columns = [np.linalg.norm(one, axis=1, keepdims=True) for one in columns]
+        lengths = np.sqrt(sum(np.square(one) for one in columns))
+        scale = np.minimum(1.0, bound / np.maximum(lengths, 1e-300))
         sums = [
-            Sums(one.cells, _times(one.bounded(math.inf).values, scale), None, None, one.rows,
-                 one.part)
-            for one in self.sums
-        ]  # fmt: skip
+            Sums(one.cells, _times(one.values, scale), None, None, one.rows, one.part)
+            for one in finite
+        ]
         return type(self)(sums, self.bound)
 
 
@@ -448,8 +452,13 @@ def _bound(bound: Bound, clip: float | None) -> Any:
     return clip
 
 
-def _whole_bound(bound: Bound, clip: float | None) -> float:
-    return float(np.linalg.norm(np.atleast_1d(_bound(bound, clip))))
+def _moved(bound: Any, numbers: int, cells: int, norm: Norm) -> float:
+    """How far a row moves sums, which gives ``numbers`` within its bounds to so many cells."""
+    bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
+    if norm == "l2":
+        return float(np.linalg.norm(bounds)) * math.sqrt(cells)
+    of_each = math.sqrt(numbers / len(bounds))  # |v|₁ ≤ √n |v|₂ of the n numbers under one bound
+    return float(bounds.sum()) * of_each * cells
 
 
 def _gram_bounds(bound: tuple[float, float] | None, clip: float | None) -> tuple[float, float]:
@@ -472,7 +481,12 @@ def _weighted(Y: Any, weights: Array | None) -> Any:
 
 
 def _times(values: FloatArray, scale: FloatArray) -> FloatArray:
-    return np.asarray(values * scale.reshape(-1, *[1] * (values.ndim - 1)))
+    """Rows times a number each, or one for every column."""
+    return np.asarray((_flat(values) * scale).reshape(values.shape))
+
+
+def _flat(values: FloatArray) -> FloatArray:
+    return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
 def _filled(X: Any) -> Any:

@@ -154,6 +154,9 @@ def release(
         nothing = _all_marks(outgoing, contributions) if masked else {}
         return with_gaps(numbers, nothing) if nothing else numbers
     outgoing = OutgoingReply(task.name, client, payload, bare, limits)
+    for rule in releases_of(task):
+        if rule.kind == "tree" and noise_table(payload) is None:
+            rule.judge(outgoing)  # refuses
     _check_bare(outgoing, task.release or ())
     about_rows = any(one.about_rows for one in contributions.values())
     about_rows |= any(one.about_rows for one in task.release or ())

@@ -209,10 +209,7 @@ class Trees(Release):
     )
 
     def judge(self, outgoing: OutgoingReply) -> Any:
-        raise outgoing.refuse(
-            f"{self.says} may tell single rows; ask for {self.instead}, or under the policy "
-            "'trusted'"
-        )
+        raise _of_single_rows(outgoing, self)
 
 
 class SingleRows(Release):
@@ -274,7 +271,16 @@ class Contributed(Release):
         return noised or super().can_leave(limits)
 
     def judge(self, outgoing: OutgoingReply) -> Any:
+        if self.tells_rows:
+            raise _of_single_rows(outgoing, self)
         return outgoing.reply
+
+
+def _of_single_rows(outgoing: OutgoingReply, release: Release) -> GateRefusal:
+    return outgoing.refuse(
+        f"{release.says} may tell single rows; ask for {release.instead}, or under the policy "
+        "'trusted'"
+    )
 
 
 def releases_of(task: Task) -> tuple[Release, ...]:
