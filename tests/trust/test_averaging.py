@@ -176,3 +176,14 @@ def test_class_counts_that_are_withheld_are_those_of_the_average():
     )
     assert seen.counts[1].tolist() == [57, 3]
     np.testing.assert_array_equal(told.training, seen.training)
+
+
+@pytest.mark.parametrize("policy", ["trusted", "training"])
+def test_updates_are_masked_behind_a_gate_as_in_the_open(policy):
+    """Masked replies say of every number that it is there; a mean takes these."""
+    pytest.importorskip("cryptography")
+    models = [
+        so.FedLinear(rounds=2).fit(federation(limits, secure=secure), progress=False)
+        for limits, secure in ((policy, True), (None, False))
+    ]
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, atol=1e-6)

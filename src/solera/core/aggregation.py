@@ -90,7 +90,9 @@ class Aggregation(Component, abstract=True):
         if not reply.absent:
             return self.lift(reply)
         if not self.accepts_gaps(reply.absent):
-            raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
+            if any(np.any(marks) for marks in _flat(reply.absent.values())):
+                raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
+            return self.lift(reply)  # of a masked reply, which marks every number as there
         return with_gaps(self.lift(reply), count_gaps(dict(reply.absent)))
 
     def merge(self, a: Any, b: Any) -> Any:
