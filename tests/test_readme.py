@@ -48,7 +48,7 @@ class Example:
         namespace: dict[str, Any] = {"__name__": "example"}
         for block in (*self.before, self):
             code = "\n" * (block.line - 1) + block.code
-            exec(compile(code, block.page, "exec"), namespace)
+            exec(compile(code, block.page, "exec", dont_inherit=True), namespace)
         return namespace
 
 
