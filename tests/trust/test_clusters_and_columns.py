@@ -71,6 +71,7 @@ def test_no_row_changes_bounded_sums_by_more_than_is_derived(name, norm):
     assert set(whole) <= {"counts", "sums", "cells"}
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_noise_needs_a_budget_and_is_charged():
     rows = RNG.normal(size=(300, 3))
     dp = so.DP(epsilon=5.0, delta=1e-4, level="record", clip=1.0)
@@ -84,6 +85,9 @@ def test_noise_needs_a_budget_and_is_charged():
     plain = model.clone().fit(so.simulate(rows, clients=3, seed=1))
     np.testing.assert_array_equal(model.centroids_, plain.centroids_)
     assert not hasattr(model, "inertia_")
+    with_gap = np.concatenate([rows, np.full((1, 3), 1e200)])  # whose distance is infinite
+    model.fit(so.simulate(with_gap, clients=3, policy=BUDGET, seed=1))
+    assert is_finite(model.centroids_)
     edges = so.FedBins(4, dp=so.DP(epsilon=8.0, delta=1e-4, level="record"))
     edges.fit(so.simulate(rows, clients=3, policy=BUDGET, seed=1))
     share = (rows[:, 0, None] <= edges.edges_[0]).mean(axis=0)
