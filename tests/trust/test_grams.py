@@ -8,8 +8,9 @@ import pytest
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.errors import UsageError
+from solera.core.task import find_task
 from solera.trust.cells import Behind
-from solera.trust.contributions import gram
+from solera.trust.contributions import Contribution, entries_of, gram
 from solera.trust.members import Members, symmetric
 
 draw = np.random.default_rng(0)
@@ -113,3 +114,81 @@ def test_samples_that_share_rows_take_no_noise():
     privacy = {"mechanism": "gaussian", "noise": 1.0, "share": 1, "clip": 1.0}
     with pytest.raises(UsageError, match="more than once"):
         with_noise(client, {"grams": gram(members)}, {"grams": Behind(40)}, privacy)
+
+
+# --- what one row changes, in every task of this kind that takes noise ---
+
+ROWS = draw.normal(size=(40, 3)) * [1.0, 5.0, 0.2]
+NOISE = {"mechanism": "gaussian", "noise": 1.0, "share": 1, "clip": 2.0}
+DP = so.DP(epsilon=8.0, delta=1e-4, level="record", clip=2.0)
+TARGETS = {
+    "gaussian": ROWS[:, 0] * 3,
+    "binomial": (ROWS[:, 0] > 0).astype(int),
+    "poisson": np.rint(np.abs(ROWS[:, 0]) * 5),
+    "gamma": np.abs(ROWS[:, 0]) + 0.01,
+}
+
+
+def contributions(task, rows, y, ask, schema=None):
+    offsets = np.array([0, len(rows)])
+    data = so.data.FederatedData(rows, y, offsets, schema=schema)
+    client = Client(0, so.simulate(data).engine.source, Draws(0, task, 0), {})
+    reply = find_task(task).one(client, ask)
+    leaves = dict(entries_of(reply))
+    return {e: c for e, c in leaves.items() if isinstance(c, Contribution) and c.about_rows}
+
+
+def largest_change(task, rows, y, ask):
+    """By entry: the most that a row taken out changes, as a share of what is said of it."""
+    data = so.data.FederatedData(rows, y, np.array([0, len(rows)]))
+    clip = ask["privacy"]["clip"]
+    whole = contributions(task, rows, y, ask)
+    worst = dict.fromkeys(whole, 0.0)
+    numbers = {e: c.bounded(clip).numbers(Behind(len(rows))) for e, c in whole.items()}
+    for i in range(len(rows)):
+        kept = np.arange(len(rows)) != i
+        less = contributions(task, rows[kept], y[kept], ask, data.schema)
+        for entry, one in less.items():
+            change = numbers[entry] - one.bounded(clip).numbers(Behind(len(rows) - 1))
+            share = np.linalg.norm(change) / whole[entry].sensitivity("l2", clip)
+            worst[entry] = max(worst[entry], float(share))
+    return worst
+
+
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize("family", TARGETS)
+def test_a_row_changes_a_step_of_a_glm_by_what_is_said(family, start):
+    coef = np.zeros(4) if start else np.array([0.2, 0.5, -0.3, 0.1])
+    bound = {} if family == "binomial" else {"clip_residuals": 0.5}
+    ask = {"family": family, "offset": None, "weights": None, "coef": coef, "start": start,
+           "privacy": NOISE, **bound}  # fmt: skip
+    changes = largest_change("glm.step", ROWS, TARGETS[family], ask)
+    assert set(changes) == {"gram", "moment", "rows"}
+    assert max(changes.values()) <= 1.000 + 1e-9
+    assert changes["gram"] > 0.4
+    assert changes["moment"] > 0.2
+
+
+LABELS = (ROWS > [0.3, 0, 0.1]).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("activation", "derivative", "y"),
+    [
+        ("logistic", "exact", TARGETS["binomial"]),
+        ("logistic", "exact", LABELS),
+        ("softplus", "exact", TARGETS["binomial"]),
+        ("softplus", "exact", LABELS),
+        ("logistic", "thesis", np.arange(40) % 3),
+    ],
+)
+@pytest.mark.parametrize("hidden", [None, "fourier"])
+def test_a_row_changes_the_one_message_of_heonn_by_what_is_said(activation, derivative, y, hidden):
+    options = {} if hidden is None else {"features": hidden, "hidden": 6}
+    model = so.FedHEONN(activation, derivative=derivative, dp=DP, **options)
+    model.fit(so.simulate(ROWS, y, clients=1, seed=0))
+    ask = {**model._plan(), "privacy": NOISE}
+    changes = largest_change("heonn.statistics", ROWS, y, ask)
+    assert set(changes) == {"shape.grams", "moments"}
+    assert max(changes.values()) <= 1.000 + 1e-9
+    assert min(changes.values()) > 0.1
