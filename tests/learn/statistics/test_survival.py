@@ -90,14 +90,6 @@ def test_a_single_late_row_withholds_its_count_and_the_next():
         so.learn.kaplan_meier(simulated(X, y, policy="statistics"), [0.5, 1.0])
 
 
-def test_many_clients_at_once_count_as_each_alone():
-    X, y = trial()
-    ask = {"grid": GRID, "by": "arm", "groups": 3}
-    together = simulated(X, y).ask("survival.counts", ask).fold(so.aggregations.Sum())
-    alone = simulated(X, y, policy="trusted").ask("survival.counts", ask).collect()
-    assert np.array_equal(together["counts"], sum(r["counts"] for r in alone))
-
-
 @pytest.mark.parametrize("wrong", [{"groups": 41}, {"grid": np.ones((2, 2))}, {"by": "nobody"}])
 def test_payloads_that_do_not_fit_get_nothing(wrong):
     X, y = trial(rows=60)

@@ -60,7 +60,7 @@ def times_and_events(y: Any) -> tuple[FloatArray, BoolArray]:
     return time, event == 1
 
 
-@task("survival.counts", ask=Counted, many=True, version=2)
+@task("survival.counts", ask=Counted, version=2)
 def _counts(client: Client, ask: Any) -> dict[str, Any]:
     """How many rows ended after each time up to the next, censored or by an event, by group."""
     rows, schema = client.data.part("train"), client.data.schema
