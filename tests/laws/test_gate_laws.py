@@ -24,10 +24,12 @@ TRUSTED = [
     ),
     "FedHistGBDT-classes",
     "FedHistGBDT-numbers",
+    "FedKMeans-classes",
+    "FedKMeans-numbers",
     "FedKMeans-batches-labels",
     "FedKMeans-local-classes",
 ]
-"""Trees, gradients and sums after several steps over rows, which without noise need trust."""
+"""Trees, gradients and seeds drawn from rows, which without noise need trust."""
 CLIENTS = 3
 
 

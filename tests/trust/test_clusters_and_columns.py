@@ -15,6 +15,7 @@ from solera.core.errors import DataError, NotEnoughReplies
 from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema
 from solera.core.task import find_task
+from solera.engines.local import LocalEngine
 from solera.learn.preprocess.moments import pooled_means, pooled_moments
 from solera.learn.preprocess.quantiles import first_counts, quantiles
 from solera.trust.cells import Behind
@@ -71,6 +72,7 @@ def test_no_row_changes_bounded_sums_by_more_than_is_derived(name, norm):
     assert set(whole) <= {"counts", "sums", "cells"}
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_noise_needs_a_budget_and_is_charged():
     rows = RNG.normal(size=(300, 3))
     dp = so.DP(epsilon=5.0, delta=1e-4, level="record", clip=1.0)
@@ -84,6 +86,9 @@ def test_noise_needs_a_budget_and_is_charged():
     plain = model.clone().fit(so.simulate(rows, clients=3, seed=1))
     np.testing.assert_array_equal(model.centroids_, plain.centroids_)
     assert not hasattr(model, "inertia_")
+    with_gap = np.concatenate([rows, np.full((1, 3), 1e200)])  # whose distance is infinite
+    model.fit(so.simulate(with_gap, clients=3, policy=BUDGET, seed=1))
+    assert is_finite(model.centroids_)
     edges = so.FedBins(4, dp=so.DP(epsilon=8.0, delta=1e-4, level="record"))
     edges.fit(so.simulate(rows, clients=3, policy=BUDGET, seed=1))
     share = (rows[:, 0, None] <= edges.edges_[0]).mean(axis=0)
@@ -211,6 +216,33 @@ def test_cells_of_one_column_do_not_give_those_of_another_by_subtraction():
     ).collect()
     assert reply["cells"].tolist() == [[10, 5, 5], [0, 10, 0]]
     assert reply.absent["cells"].tolist() == [[False] * 3, [True, False, True]]
+
+
+def test_counts_of_many_clients_are_those_of_each():
+    """Added up at once where only their sum is needed, by client otherwise, or one by one."""
+    X = np.round(RNG.normal(size=(300, 3)) * 3)
+    X[RNG.random(X.shape) < 0.1] = np.nan
+    X[0, 0] = np.inf
+    ask = {"edges": np.array([[-1.0, 0.0, 0.0, 2.0], [0.0] * 4, [-9.0, 1.0, 1.5, 2.0]])}
+    fed = so.simulate(X, clients=40)
+    alone = so.Federation(LocalEngine(fed.data, memory=1), seed=0)
+    replies = alone.ask("preprocess.count", ask).collect()
+    for reply, other in zip(fed.ask("preprocess.count", ask).collect(), replies, strict=True):
+        assert reply["cells"].tolist() == other["cells"].tolist()
+    total = fed.ask("preprocess.count", ask).fold(Sum())["cells"]
+    assert total.tolist() == sum(reply["cells"] for reply in replies).tolist()
+    for j in range(3):
+        known = X[np.isfinite(X[:, j]), j]
+        up_to = [(known <= edge).sum() for edge in ask["edges"][j]]
+        assert np.cumsum(total[j]).tolist() == [*up_to, len(known)]
+    assert {int(record.up.sum()) for record in fed.meter.records} == {alone.meter.total().up}
+
+
+def test_edges_out_of_order_are_refused():
+    for edges in (np.array([[1.0, 0.0]]), np.array([[0.0, 2.0, 1.0]])):
+        replies = so.simulate(ROWS[:, :1], clients=2).ask("preprocess.count", {"edges": edges})
+        with pytest.raises(NotEnoughReplies, match="not in order"):
+            replies.fold(Sum())
 
 
 def test_sparse_rows_have_the_moments_of_dense_ones():

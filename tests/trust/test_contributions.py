@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solera as so
-from solera.core.errors import UsageError
+from solera.core.errors import TaskError, UsageError
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, symmetric
 
@@ -211,3 +211,14 @@ def test_what_makes_no_sense_is_an_error_with_the_way_out(call, words):
     with pytest.raises(UsageError, match=words) as caught:
         call()
     assert caught.value.hint
+
+
+@so.task("contributions.draws", many=True)
+def draws(client, ask):
+    return {"rows": so.count_by(client.rng.random(len(client.data)) < 0.5)}
+
+
+def test_a_task_that_works_row_by_row_has_nothing_of_the_client_but_its_rows():
+    fed = so.simulate(np.ones((30, 1)), clients=3, seed=0)
+    with pytest.raises(TaskError, match=r"asks for client\.rng, which is not of a row"):
+        fed.ask(draws).fold(so.aggregations.Sum())

@@ -26,7 +26,7 @@ from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.fed_id3 import FedID3
 from solera.learn.trees.fusion.federated_tree import FederatedTree, filter_effect
-from solera.learn.trees.fusion.tasks import confusion, grow_cart
+from solera.learn.trees.fusion.tasks import Confusions, grow_cart
 from solera.learn.trees.id3 import category_sizes, grow_id3
 from solera.learn.trees.tree import Tree
 from solera.published import theses, tree_program
@@ -34,6 +34,7 @@ from solera.published.rows import AS_PUBLISHED, OURS, Row, Rows, row
 from solera.published.theses import table
 from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
+from solera.trust.cells import Behind
 
 TITLE = "ICDTA4FL: one tree out of many clients' trees (Tables 2.2 to 2.5, Figure 2.3)"
 TABLES = tuple(table("003", f"Table 2.{n}") for n in (2, 3, 4, 5))
@@ -294,8 +295,9 @@ def _scores(
             continue
         X = with_missing(test.X if transform is None else transform(test.X))
         for who, tree in trees.items():
-            counts = confusion(tree, X, test.y, max(classes, tree.value.shape[1]))
-            metrics = metrics_of({"confusion": counts})
+            said = tree.value.argmax(axis=1)[tree.apply(X)]
+            cells = Confusions(test.y, said[None], max(classes, tree.value.shape[1]))
+            metrics = metrics_of({"confusion": cells.count(Behind(len(X)))[0]})
             found[who][client] = [metrics[metric] for metric in METRICS]
     return found
 

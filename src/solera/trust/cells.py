@@ -209,9 +209,20 @@ def intervals(values: ArrayLike, edges: ArrayLike) -> Intervals:
 
     For :func:`count_by` and :func:`sum_by`. One more cell than there are edges; NaN is in none.
 
-    >>> age = np.array([31, 47, 68, np.nan])
-    >>> count_by(intervals(age, [40, 65])).numbers(Behind(4)).tolist()
-    [1, 1, 1]
+    Parameters
+    ----------
+    values: a number of every row, or rows × columns.
+    edges: in rising order; with several columns a line of them for each.
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.ages", many=True)
+    ... def ages(client, ask):
+    ...     return {"rows": so.count_by(so.intervals(client.data.X[:, 0], ask["edges"]))}
+    >>> patients = np.array([[31.0], [47.0], [68.0], [np.nan], [65.0], [29.0]])
+    >>> fed = so.simulate(patients, clients=2, seed=0)
+    >>> fed.ask(ages, {"edges": np.array([40, 65])}).fold(so.aggregations.Sum())["rows"].tolist()
+    [2, 1, 2]
     """
     return Intervals(values, edges)
 

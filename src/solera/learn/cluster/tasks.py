@@ -64,7 +64,7 @@ def assign(client: Client, ask: Any) -> dict[str, Contribution]:
     With noise a row has to be bounded, and its distance is not.
     """
     k = len(ask["centroids"])
-    label, squared = _nearest(client, ask["centroids"])
+    label, squared = _nearest(client, ask)
     sums: dict[str, Contribution] = {
         "counts": count_by(label, k),
         "sums": sum_by(label, as_rows(client.data.X), k),
@@ -78,18 +78,21 @@ def assign(client: Client, ask: Any) -> dict[str, Contribution]:
 def cost(client: Client, ask: Any) -> dict[str, Contribution]:
     """The rows nearest to each centroid, and Σ d² of these."""
     k = len(ask["centroids"])
-    label, squared = _nearest(client, ask["centroids"])
+    label, squared = _nearest(client, ask)
     return {"counts": count_by(label, k), "inertia": sum_by(label, squared, k)}
 
 
-def _nearest(client: Client, centroids: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The nearest centroid of every row and d², unless a value is missing or infinite."""
-    X, width = client.data.X, centroids.shape[1]
-    columns = math.prod(X.shape[1:])
+def _nearest(client: Client, ask: Any) -> tuple[IntArray, FloatArray]:
+    """The nearest centroid of every row and d², unless a value is missing or infinite.
+
+    With noise such a row is no error, which would tell of it: it gives nothing to the sums.
+    """
+    X, centroids = client.data.X, np.asarray(ask["centroids"], dtype=np.float64)
+    columns, width = math.prod(X.shape[1:]), centroids.shape[1]
     if columns != width:
         raise DataError(f"client {client.id} has {columns} columns, the model {width}")
-    label, squared = nearest(X, np.asarray(centroids, dtype=np.float64))
-    if not np.isfinite(squared).all():
+    label, squared = nearest(X, centroids)
+    if "privacy" not in ask and not np.isfinite(squared).all():
         raise not_finite(client, X)
     return label, squared
 

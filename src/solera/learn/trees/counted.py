@@ -68,11 +68,9 @@ def grow_trees(
 
 
 def _counts(replies: dict[int, Reply], sizes: IntArray) -> dict[int, NodeCounts]:
-    """The counts of every client that has rows."""
     return {
         client: NodeCounts.of(reply["counts"], sizes, reply.absent.get("counts"))
         for client, reply in replies.items()
-        if reply["counts"].any() or reply.absent
     }
 
 
