@@ -339,7 +339,8 @@ class Update(Contribution):
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         """One row may turn an update round, from one end of the ball of its bound to the other."""
-        return 2 * float(np.max(_bound(self.bound, clip)))
+        radius = float(np.max(_bound(self.bound, clip)))
+        return 2 * _moved(radius, self.parameters, 1, norm)
 
     def bounded(self, clip: float | None) -> Self:
         most = float(np.max(_bound(self.bound, clip)))
