@@ -159,6 +159,8 @@ class Gram(Contribution):
     """Xᵀ diag(w) Y for every weight and cell; of XᵀwX the upper triangle, row by row."""
 
     kind = "gram"
+    in_one_pass: ClassVar[bool] = True
+    """Whether it is made with all others of the same :class:`Members`."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class Gram(Contribution):
         self.cells = cells
         self.marks = marks
         self.bound = bound
-        if isinstance(X, Members):
+        if isinstance(X, Members) and self.in_one_pass:
             X.add(self)
 
     def numbers(self, behind: Behind) -> Any:

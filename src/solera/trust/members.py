@@ -73,9 +73,11 @@ class Members:
     def numbers(self, gram: Gram) -> FloatArray:
         """The matrices of all members; the first time those of all Grams are made."""
         if id(gram) not in self._made:
-            grams = [one for asked in self._asked if (one := asked()) is not None]
+            grams = [gram]
+            if gram.in_one_pass:
+                grams = [one for asked in self._asked if (one := asked()) is not None]
             made = self._by_chunk(grams) if self.rows is None else self._by_member(grams)
-            self._made = {id(one): values for one, values in zip(grams, made, strict=True)}
+            self._made |= {id(one): values for one, values in zip(grams, made, strict=True)}
         return self._made[id(gram)]
 
     def whole(self) -> FloatArray:

@@ -178,6 +178,8 @@ class Factors(Gram):
     single row. So behind a gate the matrix leaves in its place.
     """
 
+    in_one_pass = False
+
     @classmethod
     def of_matrices(cls, matrices: Gram) -> Factors:
         of, bound = matrices, matrices.bound
