@@ -207,19 +207,22 @@ def _absent(
 def _few(contribution: Contribution, persons: IntArray, least: int) -> BoolArray:
     """Cells with fewer persons than ``least``, and the next smallest as long as it is needed.
 
-    Where rows are in one cell each, all cells but those withheld would give these by subtraction.
+    Where a row is in one cell of a list, all cells but those withheld would give these by
+    subtraction.
     """
     few = np.asarray((persons > 0) & (persons < least))
     assert isinstance(contribution, Counts | Sums)
-    if contribution.cells.most > 1 or not few.any():
+    cells = contribution.cells
+    if cells.lists == cells.size or not few.any():
         return few
-    table = persons.reshape(contribution.cells.size, -1)
+    table = persons.reshape(cells.lists, cells.size // cells.lists, -1)
     marks = few.reshape(table.shape).copy()
-    for column in np.flatnonzero(marks.any(axis=0)).tolist():
-        for cell in np.argsort(table[:, column], kind="stable"):
-            if table[marks[:, column], column].sum() >= least:
+    for part, column in np.argwhere(marks.any(axis=1)):
+        of_list, marked = table[part, :, column], marks[part, :, column]
+        for cell in np.argsort(of_list, kind="stable"):
+            if of_list[marked].sum() >= least:
                 break
-            marks[cell, column] |= table[cell, column] > 0
+            marked[cell] |= of_list[cell] > 0
     return marks.reshape(persons.shape)
 
 
