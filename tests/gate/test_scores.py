@@ -172,7 +172,7 @@ def test_an_evaluation_says_how_many_rows_its_metrics_leave_out():
         accuracy = found["accuracy"]
         assert accuracy.rows == found.counts["confusion"].sum() < 80
         assert accuracy.withheld >= 80 - accuracy.rows
-        said = f"{accuracy.withheld} rows withheld or replaced by their owners"
+        said = f"{accuracy.withheld} rows withheld by their owners"
         assert said in repr(found)
         assert said in found._repr_html_()
         assert said in model.card(found)
