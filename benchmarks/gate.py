@@ -23,9 +23,9 @@ import numpy as np
 import solera as so
 from sizes import sized
 from solera.core.errors import SoleraError
-from solera.trust.gate import POLICIES, ReleaseLimits
-from solera.core.release import Facts
 from solera.engines.gates import Gates
+from solera.trust.gate import POLICIES, ReleaseLimits
+from solera.trust.release import Facts
 
 ROUNDS = sized(20, tiny=2)
 DELTA = 1e-5

@@ -26,9 +26,9 @@ from network import AGENT, Network, Program
 import solera as so
 from sizes import sized
 from solera.core.plan import planned
-from solera.core.release import Facts
 from solera.engines import gates
 from solera.serve.agent import agent, attempts, policy, releases
+from solera.trust.release import Facts
 
 AGENTS, ROUNDS = sized((10, 50), tiny=(2, 2))
 POLICY = 'policy = "training"\n'

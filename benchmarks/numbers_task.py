@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.release import Facts
 from solera.core.task import task
+from solera.trust.release import Facts
 
 
 @task("bench.numbers", ask=int, release=[Facts("x")])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
 
-from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema
+from solera.trust.gate import find_limits
 
 RNG = np.random.default_rng(3)
 ROWS = 70

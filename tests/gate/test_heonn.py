@@ -12,15 +12,15 @@ from tests.gate.measure import REFUSED, Owner, table
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
-from solera.trust.declared import Fitted
 from solera.core.disclosure.small_entries import too_near
 from solera.core.errors import SoleraError
-from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema, infer
 from solera.core.task import find_task
 from solera.learn.base import Learner
 from solera.learn.heonn.activations import layout_of
 from solera.learn.heonn.statistics import unpack
+from solera.trust.declared import Fitted
+from solera.trust.gate import find_limits
 
 TASK = "heonn.statistics"
 ROWS = 100

@@ -7,10 +7,10 @@ import pytest
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.trust.declared import build_checked, check_payload
 from solera.core.errors import Refusal
 from solera.core.schema import infer
 from solera.core.task import find_task
+from solera.trust.declared import build_checked, check_payload
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(300, 3))

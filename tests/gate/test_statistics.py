@@ -14,8 +14,8 @@ from solera.core.component import describe_fitted
 from solera.core.disclosure.cumulative import intervals
 from solera.core.disclosure.evidence import Persons
 from solera.core.errors import DataError, NotEnoughReplies, SoleraError
-from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema, class_codes, infer
+from solera.trust.gate import find_limits
 
 RNG = np.random.default_rng(11)
 ROWS = 60

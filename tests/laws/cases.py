@@ -25,13 +25,12 @@ from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.description import CellTotals
 from solera.learn.evaluation import CountTotals
 from solera.learn.heonn.algebra import Grams, SumOf
-from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import MeanTotals
 from solera.learn.scores import ScoreTotals
 from solera.learn.totals import Gather
 from solera.learn.trees.boosting.base import Exponents
 from solera.learn.trees.boosting.histograms import HistBins
-from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.client_trees import CollectMarked, CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
 from solera.privacy.he.sums import EncryptedSum
@@ -103,6 +102,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    CollectMarked: _sums,
     Gather: _sums,
     SecureSum: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
     MaskedWords: st.builds(
@@ -149,13 +149,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     )
     | st.fixed_dictionaries(
         {"factors": hnp.arrays(np.float64, (1, 1, 2, 3), elements=st.integers(-9, 9).map(float))}
-    ),
-    Moments: st.fixed_dictionaries(
-        {
-            "rows": hnp.arrays(np.float64, 3, elements=st.integers(1, 64).map(float)),
-            "mean": vectors,
-            "m2": hnp.arrays(np.float64, 3, elements=st.integers(0, 100).map(float)),
-        }
     ),
     SchemaAgreement: st.builds(
         lambda width, classes, gap, empty: {

@@ -11,9 +11,9 @@ from cases import TOPOLOGIES, learner_cases
 
 import solera as so
 from solera.core.errors import SoleraError
-from solera.trust.gate import POLICIES
 from solera.core.schema import Feature, Schema, infer_target
 from solera.learn.averaging.base import Averaging
+from solera.trust.gate import POLICIES
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 TRUSTED = [
@@ -85,3 +85,28 @@ def test_learners_work_behind_the_gate(name):
 def test_what_needs_trust_is_refused_without(name):
     with pytest.raises(SoleraError):
         fitted(name, "training")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_withheld_is_said_or_ends_the_fit(name):
+    """Cells of up to 24 rows are withheld: the result says so, or there is none."""
+    make, target = CASES[name]
+    X, y, schema = rows(target, 240)
+    limits = replace(
+        POLICIES["training"], min_count=25, min_rows=1, parameters=1e6, gram_rows=0.1, categories=99
+    )
+    learner = make()
+    topology = TOPOLOGIES.get(type(learner), lambda: None)()
+    options = {} if topology is None else {"topology": topology}
+    with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=limits, **options) as fed:
+        try:
+            model = learner.fit(fed, progress=False)
+        except SoleraError:
+            return
+        withheld = [record.task for record in fed.meter.records if record.absent]
+    said = [line for line in (model._trained_with or {}).get("warnings", ()) if "withh" in line]
+    assert bool(withheld) == bool(said), withheld
+    for line in said:
+        assert line in model.card()
+        history = model.history_
+        assert not history or line in history[-1]["warnings"]

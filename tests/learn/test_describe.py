@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import solera as so
 from solera.cli.app import app
-from solera.trust.gate import find_limits
 from solera.core.plan import objection
 from solera.core.schema import Feature, Schema
+from solera.trust.gate import find_limits
 
 CLIENTS, LEAST = 20, 5
 

@@ -10,8 +10,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from solera.core.release import Facts
 from solera.core.task import task
+from solera.trust.release import Facts
 
 
 class File(TypedDict):

@@ -24,11 +24,9 @@ import solera as so
 from solera.core.aggregation import Mean
 from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
-from solera.trust.declared import Shape
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
-from solera.core.release import Facts
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Learner
@@ -40,6 +38,8 @@ from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.driver import engine as http
 from solera.serve.driver.driven import connect
+from solera.trust.declared import Shape
+from solera.trust.release import Facts
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""

@@ -76,9 +76,8 @@ def audit_report(
 ) -> None:
     """What has left: by job, by who asked, and by task.
 
-    *Numbers* is how many left, *new* how many of them the gate counted as told for the first time.
-    The log is checked first, as by [bold]solera audit verify[/bold]; exit code 1 if it is not what
-    the client wrote.
+    *Numbers* is how many left. The log is checked first, as by [bold]solera audit verify[/bold];
+    exit code 1 if it is not what the client wrote.
     """
     with extra("reading an audit log"):
         from solera.serve.agent import home
@@ -103,13 +102,12 @@ def audit_report(
                 t.refused,
                 t.failed,
                 f"{t.numbers:,}",
-                f"{t.new:,}",
                 f"{t.bytes:,}",
                 f"{t.epsilon:g}",
             ]
             for t in totals
         ]
-        print_table([*names, ">new", ">bytes", ">ε"], rows)
+        print_table([*names, ">bytes", ">ε"], rows)
     if not verify(path, signer).ok:
         complain(f"{path} is not what the client wrote", f"solera audit verify {path} says why")
         raise typer.Exit(1)

@@ -63,7 +63,9 @@ def tasks(
 
 def _told(task: Task) -> dict[str, Any]:
     """A task in words."""
-    releases = task.release or ()
+    from solera.trust.release import releases_of
+
+    releases = releases_of(task)
     return {
         "name": task.name,
         "version": task.version,
@@ -133,12 +135,11 @@ def _rule(rule: Any) -> str:
 def _allowed(task: Task) -> str:
     """The strictest named policy under which the task runs, or runs with noise that is counted."""
     from solera.trust.gate import POLICIES
+    from solera.trust.release import releases_of
 
-    if task.release is None:
-        return "simulation"
     plain = {name: limits for name, limits in POLICIES.items() if not limits.trusted}
     noised = {f"{name} + noise": replace(plain[name], budget=(1.0, 0.0)) for name in plain}
     for name, limits in {**plain, **noised, **POLICIES}.items():
-        if all(release.can_leave(limits) for release in task.release):
+        if all(release.can_leave(limits) for release in releases_of(task)):
             return name
     return "none"

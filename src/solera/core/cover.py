@@ -60,12 +60,9 @@ def told_alone(task: Task) -> bool:
     So it may where nothing of its rows leaves but names, declared bounds and how many there are:
     clients must agree on columns and classes before anything can be added up.
     """
-    if task.release is None:
+    if task.release is None or task.leaves is not None:
         return False
-    return all(
-        release.kind in _NAMES_ONLY or (release.kind == "cells" and release.entries == ("rows",))
-        for release in task.release
-    )
+    return all(release.kind in _NAMES_ONLY for release in task.release)
 
 
 def find_secure(secure: Any) -> SecureFold | None:

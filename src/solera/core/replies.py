@@ -67,7 +67,7 @@ class Stacked:
         self,
         fields: Mapping[str, Any],
         *,
-        sums: Mapping[str, NDArray[Any]] | None = None,
+        sums: Mapping[str, Any] | None = None,
         replies: int = 0,
     ) -> None:
         self.fields = fields
@@ -81,7 +81,7 @@ class Stacked:
         (self._len,) = lengths
 
     @property
-    def sums(self) -> Mapping[str, NDArray[Any]]:
+    def sums(self) -> Mapping[str, Any]:
         """The entries of which there are sums only."""
         return getattr(self, "_sums", None) or {}
 
@@ -322,6 +322,9 @@ def _leaves(tree: Any) -> Iterator[NDArray[Any]]:
         yield tree
     elif isinstance(tree, (dict, Mapping)):
         for value in tree.values():
+            yield from _leaves(value)
+    elif isinstance(tree, list):
+        for value in tree:
             yield from _leaves(value)
     else:
         raise PayloadError(f"stacked replies hold arrays, not {type(tree).__name__}")

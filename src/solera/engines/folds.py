@@ -10,7 +10,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.engine import Ask, Block
 from solera.core.payload import is_finite
-from solera.core.replies import Batch, Failure, Stacked
+from solera.core.replies import Batch, Failure, Stacked, map_leaves
 from solera.core.task import Task
 
 
@@ -80,8 +80,7 @@ def _with_sums(
         return [dict(replies.sums), *[None] * others]
     own = Batch(clients, Stacked(replies.fields))
     first, *rest = aggregation.without(replies.sums).fold_blocks(own, bounds)
-    nothing = {
-        entry: np.broadcast_to(np.zeros((), total.dtype), total.shape)
-        for entry, total in replies.sums.items()
-    }
+    nothing = map_leaves(
+        lambda total: np.broadcast_to(np.zeros((), total.dtype), total.shape), dict(replies.sums)
+    )
     return [{**first, **replies.sums}, *({**partial, **nothing} for partial in rest)]

@@ -30,7 +30,8 @@ class Gates:
             check_ask(self.limits, task, ask.payload, group.schema)
             self._checked = ask
 
-    def release(self, task: Task, client: Client, payload: Any, reply: Any) -> Any:
+    def release(self, task: Task, ask: Ask, client: Client, payload: Any, reply: Any) -> Any:
         """The reply of a client as it may leave."""
         ledger = StateLedger(client.state) if self.ledger is None else self.ledger
-        return release(task, client, payload, reply, self.limits, ledger)
+        masked = ask.cover is not None
+        return release(task, client, payload, reply, self.limits, ledger, masked=masked)

@@ -110,9 +110,13 @@ class OneCell(Cells):
 
 
 class Indexed(Cells):
-    """Rows by the numbers of their cells, rows × numbers; −1 for none."""
+    """Rows by the numbers of their cells, rows × numbers; −1 for none.
 
-    def __init__(self, index: IntArray, shape: tuple[int, ...]) -> None:
+    A row counts once in a cell, however often it names it; ``distinct`` says that none does so.
+    """
+
+    def __init__(self, index: IntArray, shape: tuple[int, ...], *, distinct: bool = False) -> None:
+        index = index if distinct or index.ndim == 1 else _once(index)
         self.index = index
         self.shape = shape
         self.most = 1 if index.ndim == 1 else index.shape[1]
@@ -156,7 +160,7 @@ class Marks(Cells):
     def sum(self, values: Array, behind: Behind) -> FloatArray:
         if behind.owners is not None:
             return super().sum(values, behind)
-        flat = values.reshape(len(values), -1)
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
         total = self.marks.reshape(len(values), self.size).T.astype(flat.dtype) @ flat
         return np.asarray(total.reshape(self.shape + values.shape[1:]))
 
@@ -260,7 +264,20 @@ def _from_axes(axes: tuple[Any, ...], cells: int | Sequence[int] | None) -> Inde
             raise UsageError(f"an axis of cell= holds {axis.max()}", hint=f"0 to {k - 1}, or −1")
         index = index * k + axis
         outside = outside | (axis < 0)
-    return Indexed(np.where(outside, -1, index).astype(np.int64), shape)
+    distinct = any(axis.shape[0] == 1 and _all_differ(axis) for axis in columns if axis.ndim == 2)
+    return Indexed(np.where(outside, -1, index).astype(np.int64), shape, distinct=distinct)
+
+
+def _all_differ(axis: Array) -> bool:
+    return len(np.unique(axis)) == axis.size
+
+
+def _once(index: IntArray) -> IntArray:
+    """The cells of every row without repetition; −1 in the place of what comes again."""
+    ordered = np.sort(index, axis=1)
+    again = ordered[:, 1:] == ordered[:, :-1]
+    ordered[:, 1:][again] = -1
+    return ordered
 
 
 def _interval(values: Array, edges: Array) -> IntArray:

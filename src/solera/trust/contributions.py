@@ -131,14 +131,14 @@ class Sums(Contribution):
             return np.broadcast_to(
                 persons.reshape(persons.shape + (1,) * len(tail)), persons.shape + tail
             )
-        where = np.broadcast_to(self.where, self.values.shape).reshape(behind.rows, -1)
+        where = np.broadcast_to(self.where, self.values.shape)
+        where = where.reshape(behind.rows, math.prod(tail))
         by_entry = [_persons_of(self.cells, chosen, behind) for chosen in where.T]
         return np.stack(by_entry, axis=-1).reshape(self.cells.shape + tail)
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        bounds = np.atleast_1d(np.asarray(_bound(self.bound, clip), dtype=np.float64))
-        of_row = float(bounds.sum() if norm == "l1" else np.linalg.norm(bounds))
-        return of_row * (self.cells.most if norm == "l1" else math.sqrt(self.cells.most))
+        numbers = math.prod(self.values.shape[1:])
+        return _moved(_bound(self.bound, clip), numbers, self.cells.most, norm)
 
     def bounded(self, clip: float | None) -> Self:
         values = self.values.toarray() if hasattr(self.values, "tocsr") else self.values
@@ -190,23 +190,17 @@ class Gram(Contribution):
 
     def _of(self, rows: Any) -> FloatArray:
         """The matrices of some rows."""
-        X, weights = self.X[rows], None if self.weights is None else self.weights[rows]
-        Y = X if self.Y is None else self.Y[rows]
+        X, Y = self.X[rows], None if self.Y is None else self.Y[rows]
+        weights = None if self.weights is None else self.weights[rows]
         if weights is None or weights.ndim == 1:
-            matrix = X.T @ _weighted(Y, weights)
-            matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
-            return matrix if self.Y is not None else matrix[np.triu_indices(len(matrix))]
-        return np.stack([self._with(weights[:, o])._of(rows) for o in range(weights.shape[1])])
-
-    def _with(self, weights: Array) -> Gram:
-        full = np.zeros(self.X.shape[0], dtype=weights.dtype)
-        return Gram(self.X, self.Y, full, None, self.bound, None, self.part)
+            return _product(X, Y, weights)
+        return np.stack([_product(X, Y, column) for column in weights.T])
 
     def persons(self, behind: Behind) -> IntArray:
         """The persons with a weight other than 0, for each matrix as a whole."""
         weights = self.weights
         marks = np.ones((behind.rows, 1), dtype=bool) if weights is None else weights != 0
-        marks = marks.reshape(behind.rows, -1)
+        marks = marks[:, None] if marks.ndim == 1 else marks
         cells = self.cells or OneCell()
         persons = [_persons_of(cells, chosen, behind) for chosen in marks.T]
         stacked = np.stack(persons, axis=-1)
@@ -236,6 +230,11 @@ class Update(Contribution):
         self.tree = tree
         self.bound = bound
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers these are."""
+        return sum(int(np.size(leaf)) for leaf in _leaves(_map(_plain, self.tree)))
+
     def numbers(self, behind: Behind) -> Any:
         return _map(_plain, self.tree)
 
@@ -243,7 +242,8 @@ class Update(Contribution):
         return behind.count_persons()
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return float(np.max(_bound(self.bound, clip)))
+        """One row may turn an update round, from one end of the ball of its bound to the other."""
+        return 2 * float(np.max(_bound(self.bound, clip)))
 
     def bounded(self, clip: float | None) -> Self:
         most = float(np.max(_bound(self.bound, clip)))
@@ -270,18 +270,23 @@ class Joint(Contribution):
         return [one.persons(behind) for one in self.sums]
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return max(one.cells.most for one in self.sums) * _whole_bound(self.bound, clip)
+        numbers = sum(math.prod(one.values.shape[1:]) for one in self.sums)
+        most = max(one.cells.most for one in self.sums)
+        return _moved(_bound(self.bound, clip), numbers, most, norm)
 
     def bounded(self, clip: float | None) -> Self:
-        most = _whole_bound(self.bound, clip)
-        flat = [one.bounded(math.inf).values.reshape(len(one.values), -1) for one in self.sums]
-        lengths = np.sqrt(sum((values**2).sum(axis=1) for values in flat))
-        scale = np.minimum(1.0, most / np.maximum(lengths, 1e-300))
+        """A bound per column is one of the lengths of the sums' columns, taken together."""
+        bound = np.atleast_1d(np.asarray(_bound(self.bound, clip), dtype=np.float64))
+        finite = [one.bounded(math.inf) for one in self.sums]
+        columns = [_flat(one.values) for one in finite]
+        if len(bound) == 1:
+            columns = [np.linalg.norm(one, axis=1, keepdims=True) for one in columns]
+        lengths = np.sqrt(sum(np.square(one) for one in columns))
+        scale = np.minimum(1.0, bound / np.maximum(lengths, 1e-300))
         sums = [
-            Sums(one.cells, _times(one.bounded(math.inf).values, scale), None, None, one.rows,
-                 one.part)
-            for one in self.sums
-        ]  # fmt: skip
+            Sums(one.cells, _times(one.values, scale), None, None, one.rows, one.part)
+            for one in finite
+        ]
         return type(self)(sums, self.bound)
 
 
@@ -404,10 +409,10 @@ def symmetric(triangle: Array) -> FloatArray:
     return matrix
 
 
-def bound_rows(values: Any, bound: Bound) -> FloatArray:
+def bound_rows(values: Any, bound: Any) -> FloatArray:
     """Rows no longer than ``bound``, or no larger than it in every column; 0 if not finite."""
     values = np.asarray(values, dtype=np.float64)
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     flat = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0)
     if np.ndim(bound) == 0:
         lengths = np.sqrt((flat**2).sum(axis=1, keepdims=True))
@@ -447,14 +452,26 @@ def _bound(bound: Bound, clip: float | None) -> Any:
     return clip
 
 
-def _whole_bound(bound: Bound, clip: float | None) -> float:
-    return float(np.linalg.norm(np.atleast_1d(_bound(bound, clip))))
+def _moved(bound: Any, numbers: int, cells: int, norm: Norm) -> float:
+    """How far a row moves sums, which gives ``numbers`` within its bounds to so many cells."""
+    bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
+    if norm == "l2":
+        return float(np.linalg.norm(bounds)) * math.sqrt(cells)
+    of_each = math.sqrt(numbers / len(bounds))  # |v|₁ ≤ √n |v|₂ of the n numbers under one bound
+    return float(bounds.sum()) * of_each * cells
 
 
 def _gram_bounds(bound: tuple[float, float] | None, clip: float | None) -> tuple[float, float]:
     if bound is not None:
         return float(bound[0]), float(bound[1])
     return float(_bound(None, clip)), 1.0
+
+
+def _product(X: Any, Y: Any, weights: Array | None) -> FloatArray:
+    """Xᵀ diag(w) Y, or the upper triangle of Xᵀ diag(w) X."""
+    product = X.T @ _weighted(X if Y is None else Y, weights)
+    matrix = product.toarray() if hasattr(product, "toarray") else np.asarray(product)
+    return matrix if Y is not None else matrix[np.triu_indices(len(matrix))]
 
 
 def _weighted(Y: Any, weights: Array | None) -> Any:
@@ -464,7 +481,12 @@ def _weighted(Y: Any, weights: Array | None) -> Any:
 
 
 def _times(values: FloatArray, scale: FloatArray) -> FloatArray:
-    return np.asarray(values * scale.reshape(-1, *[1] * (values.ndim - 1)))
+    """Rows times a number each, or one for every column."""
+    return np.asarray((_flat(values) * scale).reshape(values.shape))
+
+
+def _flat(values: FloatArray) -> FloatArray:
+    return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
 def _filled(X: Any) -> Any:
@@ -472,7 +494,7 @@ def _filled(X: Any) -> Any:
 
 
 def _plain(leaf: ArrayLike) -> Any:
-    return leaf if isinstance(leaf, np.ndarray | float | int) else np.asarray(leaf)
+    return leaf if isinstance(leaf, np.ndarray | np.generic | float | int) else np.asarray(leaf)
 
 
 def _map(function: Any, tree: Any) -> Any:

@@ -34,7 +34,7 @@ from solera.trust.contributions import (
 )
 from solera.trust.declared import check_payload
 from solera.trust.noise import Ledger, noise_key, noise_table, spent_by, with_noise
-from solera.trust.release import Kind, OutgoingReply, Release, releases_of, with_entry
+from solera.trust.release import Cipher, Kind, OutgoingReply, Release, releases_of, with_entry
 
 
 @dataclass(frozen=True)
@@ -139,18 +139,31 @@ def release(
     reply: Any,
     limits: ReleaseLimits,
     ledger: Ledger | None,
+    *,
+    masked: bool = False,
 ) -> Any:
-    """The reply as it may leave; what may not is absent, or a :class:`GateRefusal`."""
-    if limits.trusted:  # who may read rows is told all of a sum, too
-        return numbers_of(task, client, payload, reply)
+    """The reply as it may leave; what may not is absent, or a :class:`GateRefusal`.
+
+    One that will be ``masked`` says of every number whether it is absent: masked replies of all
+    clients are of one form.
+    """
     contributions, bare = _apart(reply)
+    if limits.trusted:  # who may read rows is told all of a sum, too
+        numbers = numbers_of(task, client, payload, reply)
+        outgoing = OutgoingReply(task.name, client, payload, numbers, limits)
+        nothing = _all_marks(outgoing, contributions) if masked else {}
+        return with_gaps(numbers, nothing) if nothing else numbers
     outgoing = OutgoingReply(task.name, client, payload, bare, limits)
+    for rule in releases_of(task):
+        if rule.kind == "tree" and noise_table(payload) is None:
+            rule.judge(outgoing)  # refuses
     _check_bare(outgoing, task.release or ())
     about_rows = any(one.about_rows for one in contributions.values())
     about_rows |= any(one.about_rows for one in task.release or ())
     persons = _whole_part(client, "train", limits).count_persons()
     if about_rows and persons < limits.min_rows:
         raise GateRefusal(f"there are fewer rows than min_rows = {limits.min_rows:,}")
+    _check_encrypted(outgoing, contributions, task.release or (), masked)
     gaps: Gaps = {}
     if noise_table(payload) is not None:
         outgoing.reply = _noised(task, outgoing, contributions, ledger)
@@ -158,7 +171,18 @@ def release(
         outgoing.reply, gaps = judge_contributions(outgoing, contributions)
         for rule in task.release or ():
             outgoing.reply = rule.judge(outgoing)
+        if masked:
+            gaps = {**_all_marks(outgoing, contributions), **gaps}
     return with_gaps(outgoing.reply, gaps) if gaps else outgoing.reply
+
+
+def _all_marks(outgoing: OutgoingReply, contributions: Mapping[str, Contribution]) -> Gaps:
+    """Marks of every number that could be absent; none of them is."""
+    return {
+        entry: map_leaves(lambda leaf: np.zeros(np.shape(leaf), dtype=bool), outgoing.get(entry))
+        for entry, contribution in contributions.items()
+        if contribution.about_rows and not isinstance(contribution, Update)
+    }
 
 
 def judge_contributions(
@@ -166,11 +190,15 @@ def judge_contributions(
 ) -> tuple[Any, Gaps]:
     """The reply with the numbers of contributions, and which of them are absent."""
     limits, numbers, gaps = outgoing.limits, {}, {}
+    parameters = 0
     for entry, contribution in contributions.items():
         if contribution.kind not in limits.allows:
             raise outgoing.refuse(f"{entry!r} is of a kind that may not leave, {contribution.kind}")
         behind = _behind(outgoing.client, contribution, limits)
         values = contribution.numbers(behind)
+        if isinstance(contribution, Update):
+            parameters += contribution.parameters
+            _check_update(outgoing, contribution.persons(behind), parameters)
         absent = _absent(outgoing, contribution, behind, values)
         if absent is not None and _any(absent):
             values = map_leaves(_without, values, absent)
@@ -184,10 +212,7 @@ def _absent(
 ) -> Any:
     """Marks of the numbers behind which there are too few persons, in the form of the numbers."""
     limits = outgoing.limits
-    if not contribution.about_rows:
-        return None
-    if isinstance(contribution, Update):
-        _check_update(outgoing, contribution, behind, values)
+    if not contribution.about_rows or isinstance(contribution, Update):
         return None
     persons = contribution.persons(behind)
     if isinstance(contribution, Joint):
@@ -226,11 +251,9 @@ def _few(contribution: Contribution, persons: IntArray, least: int) -> BoolArray
     return marks.reshape(persons.shape)
 
 
-def _check_update(
-    outgoing: OutgoingReply, contribution: Contribution, behind: Behind, values: Any
-) -> None:
-    limits, persons = outgoing.limits, contribution.persons(behind)
-    parameters = sum(np.size(leaf) for _, leaf in entries_of(values))
+def _check_update(outgoing: OutgoingReply, persons: int, parameters: int) -> None:
+    """Refuse updates that have too many parameters together, all of a reply."""
+    limits = outgoing.limits
     if persons < limits.min_rows or parameters > limits.parameters * persons:
         needed = max(limits.min_rows, parameters / limits.parameters)
         raise outgoing.refuse(
@@ -252,7 +275,7 @@ def _noised(
     assert privacy is not None
     if limits.budget is None:
         raise outgoing.refuse("it adds noise, and the policy has no budget for that: [privacy]")
-    if limits.unit is not None:
+    if limits.unit is not None and privacy.get("level") != "client":
         raise outgoing.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
     events = spent_by(privacy) if task.spends is None else task.spends(client, payload)
     if events and ledger is not None:
@@ -278,6 +301,21 @@ def _check_bare(outgoing: OutgoingReply, releases: Sequence[Release]) -> None:
             f"nothing says which rows gave {name}; return so.sum_by(cell, values), "
             "so.count_by(cell), or so.fact(value) where it does not depend on rows"
         )
+
+
+def _check_encrypted(
+    outgoing: OutgoingReply,
+    contributions: Mapping[str, Contribution],
+    releases: Sequence[Release],
+    masked: bool,
+) -> None:
+    """Refuse in the clear what the owner lets out encrypted or masked only."""
+    sealed = masked or any(
+        isinstance(rule, Cipher) and any(map(outgoing.holds, rule.entries)) for rule in releases
+    )
+    for entry, contribution in contributions.items():
+        if contribution.kind in outgoing.limits.encrypted and not sealed:
+            raise outgoing.refuse(f"{entry!r} leaves encrypted, or in a secure sum, only")
 
 
 def _is_covered(entry: str, covered: set[str]) -> bool:

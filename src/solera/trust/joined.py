@@ -69,19 +69,26 @@ def run_on_joined_rows(task: Task) -> Many:
     """``many=`` of a task that works row by row."""
 
     def many(group: ClientGroup, ask: Any) -> Stacked:
-        reply = task.one(JoinedClients(task, group), ask)  # type: ignore[arg-type]
-        rows_of = cache(lambda part: _rows_of(group, part))
-        added = {
-            entry: leaf.numbers(replace(_behind(leaf, rows_of), owners=None, clients=1))
-            for entry, leaf in (reply.items() if isinstance(reply, Mapping) else ())
-            if isinstance(leaf, Counts) and leaf.cells.shape and group.adds(entry)
-        }
-        if added:
-            reply = {entry: leaf for entry, leaf in reply.items() if entry not in added}
-        fields = map_leaves(lambda leaf: _numbers(leaf, group, rows_of), reply)
-        return Stacked(fields, sums=added, replies=len(group))
+        return stacked(task.one(JoinedClients(task, group), ask), group)  # type: ignore[arg-type]
 
     return many
+
+
+def stacked(reply: Any, group: ClientGroup) -> Stacked:
+    """The numbers of all clients of contributions of their :class:`JoinedData`.
+
+    Counts of which only the sum is needed are added up at once.
+    """
+    rows_of = cache(lambda part: _rows_of(group, part))
+    added = {
+        entry: leaf.numbers(replace(_behind(leaf, rows_of), owners=None, clients=1))
+        for entry, leaf in (reply.items() if isinstance(reply, Mapping) else ())
+        if isinstance(leaf, Counts) and leaf.cells.shape and group.adds(entry)
+    }
+    if added:
+        reply = {entry: leaf for entry, leaf in reply.items() if entry not in added}
+    fields = map_leaves(lambda leaf: _numbers(leaf, group, rows_of), reply)
+    return Stacked(fields, sums=added, replies=len(group))
 
 
 def _rows_of(group: ClientGroup, part: Part) -> Behind:

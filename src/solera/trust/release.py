@@ -209,8 +209,26 @@ class Trees(Release):
     )
 
     def judge(self, outgoing: OutgoingReply) -> Any:
+        raise _of_single_rows(outgoing, self)
+
+
+class SingleRows(Release):
+    """Numbers that depend on which single rows were chosen: under ``trusted``.
+
+    ``instead``: what may be asked for in their place.
+    """
+
+    kind = "update"
+    says = "sums around rows that are chosen one by one"
+    tells_rows = True
+
+    def __init__(self, *entries: str, instead: str) -> None:
+        super().__init__(*entries)
+        self.instead = instead  # type: ignore[misc]
+
+    def judge(self, outgoing: OutgoingReply) -> Any:
         raise outgoing.refuse(
-            f"{self.says} may tell single rows; ask for {self.instead}, or under the policy "
+            f"{self.says} may tell single rows; ask with {self.instead}, or under the policy "
             "'trusted'"
         )
 
@@ -274,7 +292,16 @@ class Contributed(Release):
         return noised or super().can_leave(limits)
 
     def judge(self, outgoing: OutgoingReply) -> Any:
+        if self.tells_rows:
+            raise _of_single_rows(outgoing, self)
         return outgoing.reply
+
+
+def _of_single_rows(outgoing: OutgoingReply, release: Release) -> GateRefusal:
+    return outgoing.refuse(
+        f"{release.says} may tell single rows; ask for {release.instead}, or under the policy "
+        "'trusted'"
+    )
 
 
 def releases_of(task: Task) -> tuple[Release, ...]:

@@ -9,8 +9,8 @@ from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.trust.gate import find_limits
 from solera.core.schema import Feature, Schema
+from solera.trust.gate import find_limits
 
 GRID = np.arange(0.25, 5.01, 0.25)
 SCHEMA = Schema(

@@ -14,11 +14,11 @@ from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, UsageError
-from solera.trust.gate import POLICIES
 from solera.core.task import find_task, installed_tasks
 from solera.engines.gates import RELEASED
 from solera.learn.describe import Describe
 from solera.privacy.dp.sums import SumNoise, add_noise
+from solera.trust.gate import POLICIES
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -261,97 +261,7 @@ def test_a_row_that_no_model_fits_is_no_error_with_noise():
     assert np.isfinite(model.fit(so.simulate(rows, far, clients=1, seed=0)).params_).all()
 
 
-# --- FedHistGBDT, bins and quantiles ---
-
-ROWS = rng.normal(size=(4000, 3))
-CLASSES = (ROWS[:, 0] + ROWS[:, 1] * ROWS[:, 2] > 0).astype(np.int64)
-
-
-def boosted(epsilon, targets=CLASSES, **options):
-    dp = so.DP(epsilon=epsilon, delta=1e-5, clip=2.0, level="record")
-    return so.FedHistGBDT(rounds=6, max_depth=3, bins=8, lr=0.5, l2=1.0, dp=dp, **options)
-
-
-def test_noise_decides_how_good_boosted_trees_are():
-    fed = so.simulate(ROWS, CLASSES, clients=4, seed=0)
-    much, little = boosted(0.05).fit(fed), boosted(20.0).fit(fed)
-    assert little.score(ROWS, CLASSES) > 0.75 > 0.65 > much.score(ROWS, CLASSES)
-    plain = so.FedHistGBDT(rounds=6, max_depth=3, bins=8, lr=0.5, l2=1.0).fit(fed)
-    assert little.score(ROWS, CLASSES) > plain.score(ROWS, CLASSES) - 0.1
-    numbers = boosted(20.0).fit(so.simulate(ROWS, ROWS[:, 0] * 1.5, clients=4, seed=0))
-    assert numbers.score(ROWS, ROWS[:, 0] * 1.5) > 0.7
-
-
-def test_boosting_counts_bins_first_scores_and_every_level():
-    fed = so.simulate(ROWS, CLASSES, clients=4, seed=0)
-    model = boosted(20.0).fit(fed)
-    asked = [r.task for r in fed.meter.records]
-    noised = [t for t in asked if t.startswith(("preprocess.count", "trees."))]
-    assert asked.count("preprocess.count") == 2
-    assert len(model.accounts_["events"]) == len(noised)
-    assert {e["noise"] for e in model.accounts_["events"]} == {model.accounts_["noise"]}
-    assert epsilon_of([Event(model.accounts_["noise"], 3 + 6 * 3)], 1e-5) <= 20.0
-    assert not any("loss" in entry for entry in model.history_)
-    assert "for one record, by FedHistGBDT" in model.card()
-
-
-def test_a_client_that_drops_out_takes_its_noise_and_catches_up():
-    failures = so.simulation.Failures(dropout=0.3)
-    fed = so.simulate(ROWS, CLASSES, clients=6, failures=failures, seed=3)
-    model = boosted(20.0).fit(fed)
-    assert any(r.task == "trees.catch_up" for r in fed.meter.records)
-    noises = {event["noise"] for event in model.accounts_["events"]}
-    assert min(noises) < max(noises) <= model.accounts_["noise"]
-    assert model.history_[-1]["epsilon"] > boosted(20.0).fit(clients_of(6)).history_[-1]["epsilon"]
-
-
-def clients_of(number):
-    return so.simulate(ROWS, CLASSES, clients=number, seed=3)
-
-
-def test_numbers_need_a_bound_of_their_gradients():
-    dp = so.DP(epsilon=1.0, delta=1e-5, level="record")
-    with pytest.raises(UsageError, match="clip is missing, the bound of a gradient"):
-        so.FedHistGBDT(dp=dp).fit(so.simulate(ROWS, ROWS[:, 0], clients=2))
-
-
-def test_an_ask_that_changes_loss_or_bound_between_levels_gets_no_more_of_a_row():
-    """Gradients of a far target are kept from the first level; the second says they are small."""
-    (_, ask), *_ = [(a.task, a) for a in noised_asks("FedHistGBDT numbers") if "step" in a.payload]
-    targets = np.append(np.zeros(39), 1e6)
-
-    def second_level(rows, y, **changes):
-        source = so.simulate(rows, y, clients=1, seed=0).engine.source
-        source = source.prepared([build_fitted(step.description) for step in ask.prepare])
-        state = {}
-        for number, more in enumerate([{"clip": 1e9}, {"clip": 2.0}]):
-            client = Client(0, source, Draws(0, ask.task, 0, b"s" * 32), state)
-            privacy = {**ask.payload["privacy"], "noise": 1e-9, "share": 1, **more}
-            step = np.array([number, number, *ask.payload["step"][2:]])
-            payload = {**ask.payload, "privacy": privacy, "step": step}
-            if number:
-                payload |= changes
-            reply = find_task(ask.task).one(client, payload)
-        return reply["tree0"]
-
-    for changes in ({}, {"loss": "sigmoid"}):
-        whole = second_level(X[:40], targets, **changes)
-        less = second_level(X[:39], targets[:39], **changes)
-        moved = np.linalg.norm((whole - less)[..., 0])
-        assert moved == pytest.approx(math.sqrt(4) * (1.0 if changes else 2.0), rel=1e-6)
-
-
-def test_a_level_with_noise_does_not_go_on_from_one_without():
-    """Gradients without noise are kept in other units."""
-    fed = clients()
-    model = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(fed)
-    noise = {"mechanism": "gaussian", "noise": 5.0, "share": 1}
-    binned = fed.prepared(model.bins_)
-    step = np.array([model.progress_["asks"], 1, 20, 20, 0, 0, 0])
-    ask = {"loss": "sigmoid", "starts": model.bins_.starts_, "step": step, "privacy": noise}
-    ask |= {"wanted": [np.array([1])], "splits": model.progress_["splits"]}
-    with pytest.raises(NotEnoughReplies, match="missed an earlier ask"):
-        binned.ask("trees.histograms", ask).collect()
+# --- bins and quantiles ---
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.0])
@@ -382,18 +292,6 @@ def test_descriptions_tell_of_every_client_with_all_of_the_noise():
 
 
 # --- behind a gate ---
-
-
-def test_boosting_with_noise_leaves_until_the_budget_is_spent():
-    limits = replace(POLICIES["training"], budget=(9.0, 1e-5))
-    local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
-    fed = so.simulate(ROWS, CLASSES, clients=2, seed=0, policy=limits)
-    make = lambda dp: so.FedHistGBDT(rounds=2, max_depth=2, bins=4, dp=dp)  # noqa: E731
-    make(local).fit(fed)
-    with pytest.raises(NotEnoughReplies, match="privacy budget"):
-        make(local).fit(fed)
-    with pytest.raises(NotEnoughReplies, match="no budget"):
-        make(local).fit(so.simulate(ROWS, CLASSES, clients=2, seed=0, policy="training"))
 
 
 def test_noised_sums_leave_until_the_budget_is_spent():

@@ -10,13 +10,13 @@ import pytest
 
 import solera as so
 from solera.core.component import describe
-from solera.trust.declared import check_payload
 from solera.core.engine import PerClient
 from solera.core.errors import NotASum, NotEnoughReplies, Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode
 from solera.engines.faults import Faults
 from solera.engines.local import LocalEngine
 from solera.privacy.secure_sum import SecureSum
+from solera.trust.declared import check_payload
 
 pytest.importorskip("cryptography", reason="the extra 'secure' is not installed")
 

@@ -17,9 +17,9 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
-from solera.trust.gate import POLICIES
 from solera.core.payload import decode
 from solera.learn.averaging.learner import train_and_send
+from solera.trust.gate import POLICIES
 
 for library in ("httpx", "cryptography", "dp_accounting", "torch"):
     pytest.importorskip(library, reason="the extras 'serve', 'dp' and 'torch' are not installed")
@@ -153,7 +153,7 @@ def asked(payload, secret=b"1" * 32):
 @pytest.fixture
 def guard(tmp_path):
     limits = replace(POLICIES["training"], budget=(1.0, DELTA))
-    return Guard(limits, tmp_path / "releases.sqlite", tmp_path / "ledger.sqlite")
+    return Guard(limits, tmp_path / "ledger.sqlite")
 
 
 def test_a_network_leaves_with_noise_until_the_budget_is_spent(guard):

@@ -19,6 +19,7 @@ from solera.core.ranges import Range
 from solera.core.task import task
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_rules import Hours
+from solera.trust.gate import POLICIES
 
 
 @task("policy.t")
@@ -332,6 +333,12 @@ def test_the_policy_in_the_documentation_says_what_it_is_said_to_say():
     assert policy.limits.unit == "patient_id"
 
 
+@pytest.mark.parametrize("line", ["numbers = 3", "saturation = 8.0"])
+def test_limits_of_earlier_versions_are_refused_with_what_to_write(line):
+    with pytest.raises(UsageError, match=r"policy.toml:3.*remove the line"):
+        Policy.parse(f'policy = "training"\n[output]\n{line}\n')
+
+
 # --- named policies ---
 
 
@@ -341,7 +348,7 @@ def test_a_named_policy_allows_by_what_leaves_and_entries_narrow_it():
     check("preprocess.moments", 1, None, policy=training)
     statistics = Policy.parse('policy = "statistics"')
     check("preprocess.moments", 1, None, policy=statistics)
-    for name, policy in (("linear.train", statistics), ("policy.t", training), ("no", training)):
+    for name, policy in (("linear.train", statistics), ("no", training)):
         with pytest.raises(Refusal, match="does not allow task"):
             check(name, policy=policy)
     narrow = Policy.parse('policy = "training"\n[[task]]\nname = "linear.train"')
@@ -366,16 +373,14 @@ def test_a_file_tightens_and_loosens_single_limits():
         [output]
         min_count = 10
         parameters = 0.1
-        numbers = 3
         encrypted = ["gram"]
         """
     )
     limits = policy.limits
     assert (limits.min_rows, limits.min_count, limits.parameters) == (200, 10, 0.1)
-    assert (limits.numbers, limits.unit) == (3, "patient")
+    assert limits.unit == "patient"
     assert limits.bounds == {"age": (0, 110)}
     assert limits.listed == {"": ("no", "yes"), "sex": ("f", "m")}
     assert limits.encrypted == {"gram"}
-    assert limits.allows == so.core.gate.POLICIES["training"].allows
-    assert limits.saturation == so.core.gate.POLICIES["training"].saturation
+    assert limits.allows == POLICIES["training"].allows
     assert "at least 200 persons" in policy.describe()

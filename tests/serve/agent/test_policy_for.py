@@ -15,12 +15,12 @@ from solera.core.engine import Ask
 from solera.core.errors import Refusal, SoleraError, UsageError
 from solera.core.plan import objection, planned
 from solera.core.ranges import Range
-from solera.core.release import Facts, RowsOut, Update
 from solera.core.task import find_task, task
 from solera.serve.agent.policy import JobFacts, Policy
 from solera.serve.agent.policy_for import missing, policy_for, strictest_policy
 from solera.serve.description import Description
 from solera.serve.job_spec import MOST_CONTRIBUTIONS, parse_job
+from solera.trust.release import Facts, RowsOut, Trees
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "laws"))
 
@@ -71,7 +71,12 @@ def tells_rows(client: Any, ask: Any) -> Any:
     """All of them."""
 
 
-@task("policy_for.network", release=[Update("weights")])
+@task("policy_for.tree", release=[Trees("tree")])
+def tells_a_tree(client, ask):
+    return {"tree": []}
+
+
+@task("policy_for.network", leaves="update")
 def tells_a_network(client: Any, ask: Any) -> Any:
     """Parameters that tell rows."""
 
@@ -97,12 +102,10 @@ def test_the_strictest_named_policy_that_will_do() -> None:
     assert len(missing(Policy.parse('policy = "training"'), job)) == 1
     assert missing(Policy.parse('policy = "upload"'), job) == []
     network = Description(**said, plan=(facts, planned(tells_a_network, 1)))
-    assert strictest_policy(network.plan) == "trusted"
+    assert strictest_policy(network.plan) == "training"
     assert missing(Policy.parse(policy_for(network)), network) == []
-    (why,) = missing(Policy.parse('policy = "training"\n[[task]]\nname = "*"\n'), network)
-    assert 'needs policy = "trusted"' in why
     with pytest.raises(UsageError, match="no named policy"):
-        strictest_policy((*network.plan, rows))
+        strictest_policy((planned(tells_a_tree, 1), rows))
     unknown = Description(**said, plan=(planned(tells_anything, 1),))
     (why,) = missing(Policy.parse(policy_for(unknown)), unknown)
     assert "does not declare what leaves" in why
@@ -210,7 +213,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
     assert refused(policy, job) == [
         "task 'preprocess.count' is not allowed",
         "task 'prepare.FedBins': bins will be 8, and must be at most 4",
-        "task 'linear.train': version 1 is asked, only version 7 is allowed",
+        "task 'linear.train': version 2 is asked, only version 7 is allowed",
         "task 'linear.train': epochs will be 2, and must be one of 1, 3",
         "task 'linear.train': coef must be at most 100, and the job does not say what it will be",
         "task 'linear.train': loss will be one of 'softmax', 'sigmoid', 'squared', and must be "

@@ -6,6 +6,7 @@ call in a few passes over flat arrays.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
 from solera.learn.trees.compiled import compiled
 from solera.learn.trees.tree import starts_of
+from solera.trust import cells as trusted
+from solera.trust.cells import Behind
 
 Cells = NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
@@ -90,6 +93,10 @@ def _steps(splits: IntArray) -> int:
     return steps
 
 
+def _too_many(nodes: int, cells: int) -> Refusal:
+    return Refusal(f"{nodes:,} nodes by {cells:,} cells are too many for one ask")
+
+
 def _other_cells(total: int) -> DataError:
     return DataError(f"the ask knows {total:,} cells, these rows have others")
 
@@ -115,7 +122,7 @@ def add_up(
     is the product with the sparse matrix that has a one wherever a row is in a cell.
     """
     if len(wanted) * total * values.shape[1] > MOST_SUMS:
-        raise Refusal(f"{len(wanted):,} nodes by {total:,} cells are too many for one ask")
+        raise _too_many(len(wanted), total)
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
     place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
@@ -149,3 +156,41 @@ def add_up(
     member.data, member.indices, member.indptr = _ones(index.size), index, ends  # unchecked: above
     sums: Array = member @ np.asarray(values, dtype=np.float64)
     return sums.reshape(shape)
+
+
+class AtNodes(trusted.Cells):
+    """Rows at the ``wanted`` nodes of a tree, each in a cell of every column: nodes × cells."""
+
+    def __init__(
+        self, cells: Array, at: IntArray, wanted: IntArray, shape: tuple[int, ...]
+    ) -> None:
+        self.cells = cells
+        self.at = at
+        self.wanted = wanted
+        self.shape = (len(wanted), *shape)
+        self.most = cells.shape[1]
+        if self.size > MOST_SUMS:
+            raise _too_many(len(wanted), self.each)
+
+    @property
+    def each(self) -> int:
+        """The cells of a node."""
+        return math.prod(self.shape[1:])
+
+    def pairs(self, rows: int) -> tuple[IntArray, IntArray]:
+        place = np.full(int(max(self.at.max(initial=0), self.wanted.max(initial=0))) + 1, -1)
+        place[self.wanted] = np.arange(len(self.wanted)) * self.each
+        first = place.take(self.at)
+        here = np.flatnonzero(first >= 0)
+        cell = self.cells.take(here, axis=0) + first.take(here)[:, None]
+        return np.repeat(here, self.most), cell.ravel()
+
+    def persons(self, behind: Behind) -> IntArray:
+        return self.count(behind) if behind.units is None else super().persons(behind)
+
+    def sum(self, values: Array, behind: Behind) -> FloatArray:
+        alone = np.array([behind.rows])
+        owners = behind.owners
+        sizes = alone if owners is None else np.bincount(owners, minlength=behind.clients)
+        sums = add_up(self.cells, self.at, sizes, self.wanted, values, self.each)
+        return sums.reshape(*sums.shape[: owners is not None], *self.shape, values.shape[1])

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.absent import with_gaps
 from solera.core.aggregation import Collect
 from solera.core.clients import Client, FloatArray, IntArray, Rows
-from solera.core.errors import PayloadError
+from solera.core.errors import DataError, PayloadError
 from solera.core.replies import Reply
 from solera.core.schema import class_codes
 from solera.learn.rows import check_shape, dense
@@ -29,11 +30,35 @@ def rows_and_codes(
     return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
 
 
+def columns_and_codes(rows: Rows, ask: Mapping[str, Any]) -> tuple[FloatArray, IntArray]:
+    """The same of rows that need not be one client's; of none there is nothing to count."""
+    X = with_missing(rows.X)
+    if X.shape[1] != ask["width"]:
+        raise DataError(f"the client has {X.shape[1]} columns, the model {ask['width']}")
+    return X, class_codes(rows.y, ask["classes"])
+
+
 def with_missing(X: Any) -> FloatArray:
     """Rows as float64 in which NaN alone stands for a missing value."""
     X = np.asarray(dense(X), dtype=np.float64)
     finite = np.isfinite(X)
     return X if finite.all() else np.where(finite, X, np.nan)
+
+
+class CollectMarked(Collect):
+    """Every client's reply with the marks of what it withholds.
+
+    Replies may be of different shapes, so that gaps are told by entry.
+    """
+
+    def take(self, reply: Reply) -> Any:
+        if not reply.absent:
+            return self.lift(reply)
+        marked = [[reply.client, with_gaps(reply.payload, dict(reply.absent))]]
+        return with_gaps(marked, {entry: np.ones((), np.int64) for entry in reply.absent})
+
+    def finish(self, partial: Any) -> dict[int, Reply]:
+        return {client: Reply.of(client, sent) for client, sent in partial}
 
 
 class CollectTrees(Collect):

@@ -7,34 +7,34 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, IntArray
 from solera.core.constraints import Count, Positive
-from solera.core.disclosure.node_counts import NodeCells, NodeCounts
-from solera.core.disclosure.noised import Noised
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.task import task
-from solera.learn.trees.client_trees import rows_and_codes
-from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
+from solera.learn.trees.client_trees import columns_and_codes
+from solera.learn.trees.id3 import (
+    NodeCounts,
+    category_sizes,
+    cell_starts,
+    cells_at_nodes,
+    codes_of,
+    grow,
+)
 from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import ClassTree, Tree
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import (
-    NoisedSums,
-    SumNoise,
-    add_noise,
-    norm,
-    planned_noise,
-    spent_by_sums,
-    sum_noise,
-)
+from solera.privacy.dp.sums import NoisedSums, planned_noise, sum_noise
+from solera.trust.contributions import count_by
 from solera.trust.declared import LONGEST, Classes, Shape
+from solera.trust.noise import SumNoise
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
     cells = int(cell_starts(ask["sizes"])[-1])
-    return {"counts": np.zeros((len(ask["nodes"]), cells, len(ask["classes"])))}
+    shape = len(ask["nodes"]), cells, len(ask["classes"])
+    return {"counts": np.zeros(shape, dtype=np.int64)}
 
 
 class CountAtNodes(TypedDict):
@@ -48,40 +48,21 @@ class CountAtNodes(TypedDict):
     privacy: NotRequired[SumNoise]
 
 
-def _cells_of_rows(client: Client, ask: Any) -> NodeCells:
-    X, labels = rows_and_codes(client, client.data.part("train"), ask)
-    sizes = ask["sizes"]
-    starts = cell_starts(sizes)
-    tree = Tree.from_payload(ask["tree"], ask["width"], len(ask["classes"]))
-    place = np.full(len(tree), -1)
-    place[ask["nodes"]] = np.arange(len(ask["nodes"]))
-    return NodeCells(place[tree.apply(X)], labels, codes_of(X, sizes) + starts[:-1], starts)
-
-
-@task(
-    "trees.count",
-    version=2,
-    like=_counts_like,
-    ask=CountAtNodes,
-    release=[Noised(NodeCounts("counts", cells=_cells_of_rows), spends=spent_by_sums)],
-)
+@task("trees.count", version=3, many=True, like=_counts_like, ask=CountAtNodes)
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows by open node, category of every column and class; noised here where the ask says so.
+    """Rows by open node, category of every column and class.
 
-    One row changes one count of every column by one: with Laplace noise of scale columns/ε a
-    level's counts are ε-differentially private (Dwork et al. 2006).
+    One row is in one cell of every column: with Laplace noise of scale columns/ε a level's counts
+    are ε-differentially private (Dwork et al. 2006).
     """
-    X, labels = rows_and_codes(client, client.data.part("train"), ask)
+    X, labels = columns_and_codes(client.data.part("train"), ask)
     sizes, classes = ask["sizes"], len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     if (ask["nodes"] >= len(tree)).any():
         raise Refusal(f"the ask names nodes that its tree of {len(tree):,} nodes does not have")
-    codes = codes_of(X, sizes)
-    counts = count_rows(codes, labels, tree.apply(X), ask["nodes"], sizes, classes)
-    if "privacy" not in ask:
-        return {"counts": counts}
-    most = norm(ask["privacy"], len(sizes))
-    return add_noise(client, {"counts": counts}, {"counts": most}, ask["privacy"])
+    at = tree.apply(X)
+    cells = cells_at_nodes(codes_of(X, sizes), labels, at, ask["nodes"], sizes, classes)
+    return {"counts": count_by(cells)}
 
 
 class FedID3(SingleTree):
@@ -90,7 +71,8 @@ class FedID3(SingleTree):
     One ask per level. The coordinator chooses every split from counts by node, category and class
     that are added up over clients (Truex et al. 2019). Without noise the tree is the one that ID3
     grows on all rows together. Columns must be categorical: :class:`FedBins` before it cuts
-    numbers.
+    numbers. Where clients withhold small counts, a node is split by a column of which every client
+    tells all counts there, or stays a leaf; ``fit`` warns of it.
 
     Parameters
     ----------
@@ -135,18 +117,36 @@ class FedID3(SingleTree):
         sizes = order["sizes"]
         level = 0
 
-        def count(tree: Tree, nodes: IntArray) -> FloatArray:
+        def count(tree: Tree, nodes: IntArray) -> NodeCounts:
             nonlocal level
             ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
+            absent = None
             if noise is None:
-                total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())
+                replies = federation.ask(count_at_nodes, ask, round=level)
+                total = replies.fold(Sum())
+                absent = replies.absent.get("counts")
             else:
                 total = noise.sum(federation, count_at_nodes, ask, round=level)
                 self.accounts_ = noise.accounts
+            counts = NodeCounts.of(total["counts"], sizes, absent)
+            if level == 0 and not counts.told.any():
+                raise self._nothing_told(absent)
             level += 1
-            return np.asarray(np.maximum(total["counts"], 0.0))
+            return counts
 
         self.tree_ = grow(count, sizes, len(self.schema_.classes), self._depth)
+
+    def _nothing_told(self, absent: Any) -> DataError:
+        """Of every column clients withhold counts of all rows."""
+        starts = cell_starts(category_sizes(self.schema_))[:-1]
+        clients = np.maximum.reduceat(absent[0].max(axis=1), starts)
+        columns = zip(self.schema_.features, clients.tolist(), strict=True)
+        named = ", ".join(f"{column.name} (of {many:,})" for column, many in columns)
+        return DataError(
+            "FedID3: every column has categories with fewer persons than clients' min_count, and "
+            f"so of no column all counts are told: {named}",
+            hint="fewer categories, such as so.FedBins(3), or dp= with a budget of the owners",
+        )
 
     @property
     def _depth(self) -> int:

@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count
-from solera.core.disclosure.trees import Trees
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
@@ -21,6 +20,7 @@ from solera.learn.trees.client_trees import CollectTrees, checked_rows
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree, check_trees
 from solera.trust.declared import Classes, Shape
+from solera.trust.release import Trees
 
 
 class Forest(TypedDict):

@@ -12,21 +12,45 @@ counts summed over clients, the tree of the whole federation (Truex et al. 2019)
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.core.clients import FloatArray, IntArray
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Schema
-from solera.learn.trees.binned_rows import add_up
+from solera.learn.trees.binned_rows import AtNodes
 from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
+from solera.trust.cells import Behind
 
-RowCounts = Callable[[Tree, IntArray], FloatArray]
-"""Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
 
-Growing = Generator[tuple[Tree, IntArray], FloatArray, Tree]
-"""A tree that grows: it asks for the counts at some of its nodes until it is grown."""
+class NodeCounts(NamedTuple):
+    """Rows at some nodes: nodes × (all categories of all columns) × classes.
+
+    ``told``: nodes × columns, of which columns every count is known.
+    """
+
+    rows: FloatArray
+    told: BoolArray
+
+    @classmethod
+    def of(cls, counts: Array, sizes: IntArray, absent: Any = None) -> NodeCounts:
+        """Counts, those ``absent`` (marks, or the clients that withhold them) not known."""
+        rows = np.asarray(np.maximum(counts, 0.0))
+        if absent is None:
+            return cls(rows, np.ones((len(rows), len(sizes)), dtype=bool))
+        unknown = np.any(np.asarray(absent) > 0, axis=2)
+        return cls(rows, ~np.logical_or.reduceat(unknown, cell_starts(sizes)[:-1], axis=1))
+
+
+RowCounts = Callable[[Tree, IntArray], NodeCounts]
+"""Counts of rows at these nodes of a tree."""
+
+Growing = Generator[tuple[Tree, IntArray], NodeCounts, Tree]
+"""A tree that grows: it asks for the counts at some of its nodes until it is grown.
+
+A split is one of a column all of whose counts at the node are told; at the root there is one.
+"""
 
 _LEAST_GAIN = 1e-12
 
@@ -55,15 +79,13 @@ def cell_starts(sizes: IntArray) -> IntArray:
     return starts_of(sizes + 1)
 
 
-def count_rows(
+def cells_at_nodes(
     codes: IntArray, labels: IntArray, at: IntArray, nodes: IntArray, sizes: IntArray, classes: int
-) -> FloatArray:
-    """Rows at each of ``nodes`` by category of every column and class."""
+) -> AtNodes:
+    """The cells of rows by node, category of every column, and class."""
     starts = cell_starts(sizes)
-    cells = (codes + starts[:-1]).astype(np.int32)
-    carried = np.eye(classes)[labels]
-    counts = add_up(cells, at, np.array([len(at)]), nodes, carried, int(starts[-1]))
-    return np.asarray(counts[0])
+    cells = (codes + starts[:-1]) * classes + labels[:, None]
+    return AtNodes(cells, at, nodes, (int(starts[-1]), classes))
 
 
 def grow(count: RowCounts, sizes: IntArray, classes: int, max_depth: int) -> Tree:
@@ -87,13 +109,15 @@ def growing_id3(sizes: IntArray, classes: int, max_depth: int) -> Growing:
     for depth in range(max_depth + 1):
         counts = yield builder.build(), np.array(open_nodes)
         following: list[int] = []
-        for node, by_cell in zip(open_nodes, counts, strict=True):
-            total = by_cell[starts[0] : starts[1]].sum(axis=0)
+        for node, by_cell, told in zip(open_nodes, *counts, strict=True):
+            if not told.any():
+                continue
+            total = class_rows(by_cell, told, starts)
             if depth == 0:
                 builder.set_value(0, total, total.sum())
             if depth == max_depth or (total > 0).sum() < 2:
                 continue
-            column = _best(by_cell, total, starts, used[node])
+            column = _best(by_cell, total, starts, ~told, used[node])
             if column is None:
                 continue
             branches = []
@@ -112,14 +136,25 @@ def growing_id3(sizes: IntArray, classes: int, max_depth: int) -> Growing:
     return builder.build()
 
 
+def class_rows(by_cell: FloatArray, told: BoolArray, starts: IntArray) -> FloatArray:
+    """Rows of a node by class, which the first column tells of which all is told."""
+    first = int(np.argmax(told))
+    return np.asarray(by_cell[starts[first] : starts[first + 1]].sum(axis=0))
+
+
 def _best(
-    by_cell: FloatArray, total: FloatArray, starts: IntArray, used: frozenset[int]
+    by_cell: FloatArray,
+    total: FloatArray,
+    starts: IntArray,
+    untold: BoolArray,
+    used: frozenset[int],
 ) -> int | None:
-    """The column with the largest gain among those not used above, the first of equals."""
+    """The column with the largest gain among those told and not used above, the first of equals."""
     rows = by_cell.sum(axis=1)
     uncertain = np.add.reduceat(rows * entropy(by_cell), starts[:-1]) / max(total.sum(), 1.0)
     gain = entropy(total[None])[0] - uncertain
     gain[list(used)] = -1.0
+    gain[untold] = -1.0
     best = int(np.argmax(gain))
     return best if gain[best] > _LEAST_GAIN else None
 
@@ -135,7 +170,8 @@ def grow_id3(X: Any, labels: IntArray, sizes: IntArray, classes: int, max_depth:
     """The ID3 tree of these rows."""
     codes = codes_of(X, sizes)
 
-    def count(tree: Tree, nodes: IntArray) -> FloatArray:
-        return count_rows(codes, labels, tree.apply(X), nodes, sizes, classes)
+    def count(tree: Tree, nodes: IntArray) -> NodeCounts:
+        cells = cells_at_nodes(codes, labels, tree.apply(X), nodes, sizes, classes)
+        return NodeCounts.of(cells.count(Behind(len(codes))), sizes)
 
     return grow(count, sizes, classes, max_depth)

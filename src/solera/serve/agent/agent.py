@@ -119,10 +119,12 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
+        for file in self.folder.glob(f"{home.RELEASES}*"):
+            file.unlink()
         budget = self.policy.privacy
         own = self.folder / home.LEDGER
         ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
-        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
+        self.worker.change(Guard(self.policy.limits, ledger))
 
     def _refresh(self) -> None:
         """Follow the policy's file, and who withdrew.
@@ -246,7 +248,7 @@ class Agent:
         task = installed_tasks().get(pending.task)
         if task is None or not task.sealed or not memory.has_answered(pending):
             return None
-        return replace(memory, sequence=pending.sequence, new_numbers=0)
+        return replace(memory, sequence=pending.sequence)
 
     def _work(self, pending: wire.PendingAsk, states: dict[str, Any]) -> Memory:
         """What this client answers, and what it keeps for every job.
@@ -268,8 +270,7 @@ class Agent:
             kept = dict([*others[1 - _MOST_STATES :], (pending.job, own)])
             if PARTS in outcome.state:  # of models: they outlive the job that made them
                 kept[PARTS] = outcome.state[PARTS]
-            told = {"new_numbers": outcome.counted, "epsilon": outcome.epsilon}
-            return replace(done, frame=frame, states=kept, **told)
+            return replace(done, frame=frame, states=kept, epsilon=outcome.epsilon)
         except NeedsApproval:
             self.attempts.undo(key)
             raise

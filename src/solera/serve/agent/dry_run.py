@@ -13,6 +13,7 @@ from solera.data.federated import FederatedData
 from solera.data.label_statistics import label_statistics
 from solera.serve.agent.policy import Policy
 from solera.trust.gate import POLICIES
+from solera.trust.release import releases_of
 
 Open = Callable[[Sequence[str] | None], FederatedData]
 """(columns) → the rows with these columns, or with all there are."""
@@ -123,5 +124,5 @@ def _families(tasks: set[str]) -> str:
 
 def _tasks(policy: Policy) -> Iterator[str]:
     for name, task in sorted(installed_tasks().items()):
-        if policy.rules_for(name) and all(r.can_leave(policy.limits) for r in task.release or ()):
+        if policy.rules_for(name) and all(r.can_leave(policy.limits) for r in releases_of(task)):
             yield name

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from solera.core.accounting import Event, epsilon_of
-from solera.core.disclosure.noised import check_budget
 from solera.serve.agent.database import Database
+from solera.trust.noise import check_budget
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -69,7 +69,7 @@ class Ledger:
     def spend(
         self, key: str, task: str, events: Sequence[Event], epsilon: float, delta: float
     ) -> None:
-        """Put down events, or refuse them; see :class:`solera.core.disclosure.noised.Ledger`."""
+        """Put down events, or refuse them; see :class:`solera.trust.noise.Ledger`."""
         with self._database.write() as db:
             known = db.execute("SELECT 1 FROM spent WHERE key = ? AND key != ''", (key,))
             if known.fetchone():

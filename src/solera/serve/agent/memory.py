@@ -26,7 +26,6 @@ class Memory(msgspec.Struct, frozen=True):
     frame: bytes
     states: dict[str, Any]
     ask: str = ""
-    new_numbers: int = 0
     epsilon: float = 0.0
 
     def answers(self, ask: wire.PendingAsk) -> bool:

@@ -62,7 +62,7 @@
 Where several entries name a task the most exact name counts; among entries of one name it is enough
 that one allows. A transformer that clients pass their rows through first is allowed as a task
 ``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that noise is to be
-added; the client's own task does it. Refusals travel to the coordinator, so they never tell a small
+added; the client's own code does it. Refusals travel to the coordinator, so they never tell a small
 number.
 """
 
@@ -100,6 +100,7 @@ from solera.serve.agent.policy_rules import (
     components_in,
 )
 from solera.trust.gate import POLICIES, ReleaseLimits
+from solera.trust.release import releases_of
 
 _UNNAMED = "training"
 """Whose limits hold in a file that names no policy; its tasks are those that it lists."""
@@ -108,10 +109,8 @@ _LIMITS = (
     "min_count",
     "parameters",
     "gram_rows",
-    "saturation",
     "categories",
     "category_share",
-    "numbers",
     "encrypted",
     "noised",
 )
@@ -251,9 +250,9 @@ class Policy:
         if task.startswith(PREPARE):
             return _is_transformer(task.removeprefix(PREPARE))
         found = installed_tasks().get(task)
-        if found is None or found.release is None:
+        if found is None:
             return False
-        return {release.kind for release in found.release} <= self.limits.allows
+        return {release.kind for release in releases_of(found)} <= self.limits.allows
 
     # --- before a reply leaves ---
 

@@ -15,7 +15,7 @@ from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
 from solera.serve.description import Description
 from solera.trust.gate import POLICIES, ReleaseLimits
-from solera.trust.release import Release
+from solera.trust.release import Release, releases_of
 
 # --- writing a policy ---
 
@@ -83,7 +83,7 @@ def _releases(task: str) -> Sequence[Release] | None:
     found = installed_tasks().get(task)
     if found is None:
         return () if task.startswith(PREPARE) else None
-    return found.release
+    return releases_of(found)
 
 
 def _task_lines(entry: PlannedTask) -> Iterator[str]:
@@ -119,7 +119,7 @@ def missing(policy: Policy, job: Description) -> list[str]:
     for entry in job.plan:
         releases = _releases(entry.task)
         if releases is None:
-            found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
+            found.append(f"task {entry.task!r} is not installed here")
         kept = _kept_back(entry, policy.limits)
         if kept:
             found += [f"task {entry.task!r} {why}" for why in kept]

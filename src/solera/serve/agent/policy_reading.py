@@ -17,11 +17,17 @@ from solera.core.ranges import Range
 from solera.core.task import installed_tasks
 from solera.learn.base import Transformer
 from solera.serve.agent.policy import Policy
-from solera.serve.agent.policy_rules import Column, TaskRule
+from solera.serve.agent.policy_rules import Column, OutputRules, TaskRule
 from solera.trust.gate import POLICIES
 
 _APPROVERS = '[approval.approvers] with ana = "…", the key that `solera approver new ana` shows'
 
+_GONE = {
+    "saturation": "weights are not looked at; remove the line",
+    "numbers": "numbers that left are not counted; remove the line, or let noise bound them "
+    "([privacy])",
+}
+"""Limits of earlier versions, and what to write in their place."""
 _WRITTEN = {
     "named": "policy",
     "start": "from",
@@ -71,6 +77,8 @@ def _read(cls: type[Any], what: str, table: Any, where: Where) -> Any:
     hints = get_type_hints(cls, include_extras=True)
     fields = {_WRITTEN.get(f.name, f.name): f for f in dataclasses.fields(cls)}
     for name in table:
+        if cls is OutputRules and name in _GONE:
+            raise Problem((*where, name), f"[output] has no {name!r} any more: {_GONE[name]}")
         if name not in fields:
             raise Problem((*where, name), f"{what} has no {name!r}", hint=nearest(name, fields))
     for name, f in fields.items():

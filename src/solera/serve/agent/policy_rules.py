@@ -122,10 +122,8 @@ class OutputRules:
     min_count: Count | None = None
     parameters: Positive | None = None
     gram_rows: Positive | None = None
-    saturation: Positive | None = None
     categories: Count | None = None
     category_share: Share | None = None
-    numbers: Positive | None = None
     encrypted: frozenset[Kind] | None = None
     noised: frozenset[Kind] | None = None
     only_sums: bool = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from solera.core.task import Task, installed_tasks
 from solera.trust.gate import ReleaseLimits
-from solera.trust.release import Kind
+from solera.trust.release import Kind, releases_of
 
 if TYPE_CHECKING:
     from solera.serve.agent.policy import Policy
@@ -45,39 +45,36 @@ def describe(policy: Policy) -> str:
 _LEAVES: dict[Kind, str] = {
     "facts": "Facts that do not depend on rows, such as versions and names of columns, leave.",
     "cells": "Counts and sums leave when at least {least} {rows} stand behind every number; "
-    "smaller cells are withheld with their sums, and so many others that no total gives them back.",
+    "smaller cells are withheld with their sums, and so many others that no total of the same "
+    "answer gives them back.",
     "categories": "Names of categories and classes leave when at least {least} {rows} have them, "
     "or when the policy lists them; at most {categories} of a column and {share:.0%} of the rows.",
     "extremes": "Smallest and largest values never leave; the policy's [bounds] are told instead.",
-    "gram": "Gram matrices (FedHEONN, FedGLM) leave when there are {gram:g} distinct {rows} per "
-    "column, in every class and patch.",
-    "update": "Linear models leave after training on at least {min_rows} {rows}, with at most "
-    "{parameters:.0%} as many parameters as distinct {rows}, and weights that no single row "
-    "saturates. Neural networks and anything larger do not leave but with noise.",
-    "tree": "Counts at the nodes of a tree leave in intervals of at least {least} {rows}, compared "
-    "with all that left before: FedID3, and FederatedTree(by_counts=True), whose thresholds are on "
-    "an agreed grid. Trees that a client grows by itself (FederatedTree without by_counts, "
-    "FedForest, SimFL) do not leave: no size of a leaf keeps a single row from deciding a "
-    'threshold; they need policy = "trusted". Sums of gradients (FedHistGBDT) do not leave but '
-    "with noise, as far as [privacy] allows.",
+    "gram": "Gram matrices (FedHEONN, FedGLM) leave when there are {gram:g} {rows} per column, in "
+    "every class and patch.",
+    "update": "Models after training leave on at least {min_rows} {rows}, with at most "
+    "{parameters:.0%} as many parameters as {rows}. Larger ones, such as neural networks, do not "
+    "leave but with noise.",
+    "tree": "Counts at the nodes of a tree leave in cells of at least {least} {rows}: FedID3, and "
+    "FederatedTree(by_counts=True), whose thresholds are on an agreed grid. Trees that a client "
+    "grows by itself (FederatedTree without by_counts, FedForest, SimFL) do not leave: they need "
+    'policy = "trusted". Sums of gradients (FedHistGBDT) do not leave but with noise, as far as '
+    "[privacy] allows.",
     "cipher": "Ciphertexts and masked shares leave when what is inside would be allowed to.",
     "rows": "ROWS LEAVE, or numbers from which they can be computed.",
 }
 _TRUSTED = (
     "THE DRIVER CAN READ ROWS: counts of any size, model updates, whole trees and gradients leave "
     "as they are. From the update of a neural network, or of many outputs, single rows can be "
-    "computed. No number is withheld, none is compared with earlier ones. Name this policy only "
+    "computed. No number is withheld. Name this policy only "
     "for a driver who may see the rows anyway."
 )
 _REMAINS = (
-    "What remains possible without noise: who knows all rows but one, or all rows of all other "
-    "persons, can compute that one from any exact sum. Many answers together narrow down the rows "
-    "they are about; the budget of {numbers:g} numbers per value of the table bounds how many. The "
-    "presence of a value that {least} or more {rows} share is told. Counts are compared with all "
-    "counts that left, sums with those of the same column alone: the squared errors of a model "
-    "that is sure of every row, less the errors counted for one class, are those of the other, "
-    "also where these are fewer than {least}. Only noise (differential privacy) closes these; "
-    "neither a threshold nor a sum over several clients does."
+    "What remains possible without noise: each answer is judged by itself, and answers are not "
+    "compared with those that left before. WHO CHOOSES WHAT IS ASKED CAN COMPUTE SINGLE ROWS FROM "
+    "THE DIFFERENCES OF A FEW ANSWERS, each of which rests on {least} {rows} or more. Only noise "
+    "(differential privacy, [privacy]) closes this; let no driver ask that you would not show "
+    "rows to."
 )
 
 
@@ -131,7 +128,6 @@ def _sentence(text: str, limits: ReleaseLimits) -> str:
         gram=limits.gram_rows,
         min_rows=limits.min_rows,
         parameters=limits.parameters,
-        numbers=limits.numbers,
     )
 
 
@@ -139,5 +135,5 @@ def _turned_away(policy: Policy, limits: ReleaseLimits) -> Iterator[tuple[Task, 
     """The tasks that the file lists and the gate turns away all the same."""
     for task in installed_tasks().values():
         if policy.tasks and policy.rules_for(task.name) and not policy.lets_out(task.name):
-            kinds = {release.kind for release in task.release or ()} - limits.allows
+            kinds = {release.kind for release in releases_of(task)} - limits.allows
             yield task, ", ".join(sorted(kinds)) or "what it does not say"

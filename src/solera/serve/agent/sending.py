@@ -43,7 +43,6 @@ class Sender:
             digest=_digest(done),
             bytes=len(done.frame),
             numbers=_numbers_in(decode(done.frame)) if answered else 0,
-            new=done.new_numbers,
             epsilon=done.epsilon,
             reason=done.reason,
         )

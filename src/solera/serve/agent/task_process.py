@@ -23,12 +23,10 @@ from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload
 from solera.engines.blocks import Runner
-from solera.engines.gates import RELEASED
 from solera.engines.states import States
 from solera.serve.agent.channel import Channel
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
-from solera.serve.agent.releases import Releases
 from solera.trust.gate import ReleaseLimits
 
 OUT_OF_MEMORY = 77
@@ -43,13 +41,9 @@ log = logging.getLogger("solera.agent")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The limits of the gate that stands around the rows, and the files of what has left them.
-
-    ``ledger`` is that of what left with noise.
-    """
+    """The limits of the gate that stands around the rows, and the file of what left with noise."""
 
     limits: ReleaseLimits
-    releases: Path
     ledger: Path | None = None
 
 
@@ -77,16 +71,16 @@ def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | No
         os._exit(OUT_OF_MEMORY)
 
 
-_Gate = tuple[ReleaseLimits, Releases, Ledger | None] | None
+_Gate = tuple[ReleaseLimits, Ledger | None] | None
 
 
 def _gate_of(guard: Guard) -> _Gate:
     ledger = None if guard.ledger is None else Ledger(guard.ledger)
-    return guard.limits, Releases(guard.releases), ledger
+    return guard.limits, ledger
 
 
 def _serve_asks(channel: Channel, rows: _Owner, gate: _Gate) -> None:
-    limits, releases, ledger = gate or (None, None, None)
+    limits, ledger = gate or (None, None)
     runner, steps = _runner(rows, limits, ledger), list[str]()
     while True:
         order = channel.receive()
@@ -96,7 +90,7 @@ def _serve_asks(channel: Channel, rows: _Owner, gate: _Gate) -> None:
         if ledger is not None:
             ledger.begin(order["job"])
         _alarm(order["seconds"] + _GRACE)
-        channel.send(_answer(runner, ask, order["state"], releases))
+        channel.send(_answer(runner, ask, order["state"]))
         _alarm(0)
 
 
@@ -106,25 +100,19 @@ def _runner(rows: _Owner, limits: ReleaseLimits | None, ledger: Ledger | None) -
     return runner
 
 
-def _answer(
-    runner: Runner, ask: Ask, state: dict[str, Any], releases: Releases | None
-) -> dict[str, Any]:
-    """What became of the task; what leaves with its reply is on disk before this returns."""
+def _answer(runner: Runner, ask: Ask, state: dict[str, Any]) -> dict[str, Any]:
+    """What became of the task; what its noise was worth is on disk before this returns."""
     client = int(ask.clients[0])
-    known = state if releases is None else {**state, RELEASED: releases.kept}
-    states: States = {client: known} if known else {}
+    states: States = {client: state} if state else {}
     try:
         block = runner.block(ask, ask.clients, states, None)
         if not block.failures:
             assert block.batch is not None
             frame = encode(block.batch.payloads[0])
             after = states.get(client, {})
-            left = after.pop(RELEASED, None)
-            counted = 0 if releases is None else releases.keep(left)
             ledger = None if runner.gates is None else runner.gates.ledger
             spent = ledger.last if isinstance(ledger, Ledger) else 0.0
-            told = {"counted": counted, "epsilon": spent}
-            return {"kind": "replied", "reply": frame, "state": after, **told}
+            return {"kind": "replied", "reply": frame, "state": after, "epsilon": spent}
         failure = block.failures[0]
     except Exception as caught:
         failure = Failure(client, "failed", "", caught)

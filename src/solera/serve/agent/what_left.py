@@ -19,7 +19,6 @@ class Total:
     refused: int = 0
     failed: int = 0
     numbers: int = 0
-    new: int = 0
     bytes: int = 0
     epsilon: float = 0.0
     first: str = ""
@@ -41,6 +40,5 @@ def add_up(entries: Iterable[Entry], *, job: str = "", since: str = "") -> list[
         total.failed += facts["status"] == "failed"
         total.bytes += facts["bytes"]
         total.numbers += facts.get("numbers", 0)
-        total.new += facts.get("new", 0)
         total.epsilon += facts.get("epsilon", 0.0)
     return list(totals.values())

@@ -57,15 +57,14 @@ class WorkerLimits:
 class Outcome:
     """What became of a task: a reply as a frame, or a reason. ``state`` is what the client keeps.
 
-    Without a reply the state is the one the task was given. ``counted`` are the numbers that the
-    gate has counted as told for the first time, ``epsilon`` what was spent of the privacy budget.
+    Without a reply the state is the one the task was given. ``epsilon`` is what was spent of the
+    privacy budget.
     """
 
     kind: Literal["replied"] | FailureKind
     state: dict[str, Any]
     reply: bytes | None = None
     reason: str = ""
-    counted: int = 0
     epsilon: float = 0.0
 
 

@@ -61,7 +61,8 @@ def drive(connection: Connection, job: str) -> None:
     traffic = federation.meter.total()
     took = {"wh": tracked.use.wh, "bytes_down": traffic.down, "bytes_up": traffic.up}
     _note(connection, job, wire.NewNote("cost", numbers(took)))
-    _move(connection, job, "finished")
+    warnings = (learner._trained_with or {}).get("warnings", ())
+    _move(connection, job, "finished", " ".join(warnings))
 
 
 def _job(connection: Connection, job: str) -> wire.Job:

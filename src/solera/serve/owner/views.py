@@ -22,6 +22,7 @@ from solera.serve.audit import Entry
 from solera.serve.description import Description, job_hash
 from solera.serve.owner.record import Record
 from solera.serve.owner.rehearsal import Example
+from solera.trust.release import releases_of
 
 _MOST_REPLIES = 200
 _LAST = 5
@@ -110,9 +111,8 @@ def task(
         does = f"Rows pass through a {name} here before other tasks see them; nothing is sent."
     elif found is not None:
         does = (found.one.__doc__ or "").strip().split("\n")[0]
-        kinds = dict.fromkeys(release.kind for release in found.release or ())
+        kinds = dict.fromkeys(release.kind for release in releases_of(found))
         sends = [leaves(kind, policy.limits) for kind in kinds]
-        sends = sends or ["It does not say what leaves, so it does not run here."]
     limits = [f"{n} {allowed}" for n, allowed in entry.where.items() if not allowed.is_open]
     return {
         "name": entry.task,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
-from solera.core.payload import encoded_size, is_finite
+from solera.core.payload import encoded_size, int_size, is_finite
 from solera.core.replies import Stacked
 from solera.learn.averaging.training.devices import is_gpu, to_host, torch
 from solera.learn.averaging.training.layout import TrainingLayout
@@ -89,7 +89,13 @@ class LazyUpdates(Stacked, ABC):
         return {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
 
     def sizes(self) -> IntArray:
-        return np.full(len(self), encoded_size(self.outline()), dtype=np.int64)
+        """Encoded size of every reply: they differ by the digits of their counts alone."""
+        sizes = np.full(len(self), encoded_size(self.outline()), dtype=np.int64)
+        for counts in self.rest.values():
+            if counts.dtype.kind == "i":
+                digits = np.array([int_size(count) for count in counts.tolist()])
+                sizes += digits - digits[0]
+        return sizes
 
     def finite(self) -> BoolArray:
         finite = self.finite_values()

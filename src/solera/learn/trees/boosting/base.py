@@ -10,8 +10,6 @@ from msgspec import Meta
 
 from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Array, Client, FloatArray
-from solera.core.disclosure.noised import Noised
-from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
@@ -21,8 +19,10 @@ from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree, check_trees
-from solera.privacy.dp.sums import NoisedSums, SumNoise, add_noise, spent_by_sums
+from solera.privacy.dp.sums import NoisedSums
+from solera.trust.contributions import count_by, sum_by
 from solera.trust.declared import Classes, Shape
+from solera.trust.noise import SumNoise
 
 Loss = Literal["squared", "sigmoid", "softmax"]
 """The losses that trees are boosted for."""
@@ -138,48 +138,30 @@ class BoostTarget(TypedDict):
     privacy: NotRequired[SumNoise]
 
 
-@task(
-    "trees.boost_target",
-    ask=BoostTarget,
-    release=[Noised(Trees("rows", "counts", "exponent", "total"), spends=spent_by_sums)],
-)
+@task("trees.boost_target", version=2, ask=BoostTarget, leaves="tree")
 def describe_target(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift.
+    """Rows per class; or rows, Σ y in units of 2^−shift, and a power of two above all |y|.
 
-    With noise rows per class alone, or rows and Σ y of numbers that are clipped.
+    The power is told without noise alone. The first scores follow from these sums.
     """
     rows = client.data.part("train")
     refuse_empty(client.id, len(rows))
     y = boosting_target(rows.y, ask)
-    if "privacy" in ask:
-        return _noised_target(client, y, ask)
     if ask["loss"] != "squared":
-        counts = np.bincount(y, minlength=len(ask["classes"]))
-        return {"rows": len(rows), "counts": counts, "exponent": 0, "total": 0}
+        return {"counts": count_by(y, len(ask["classes"]))}
+    if "privacy" in ask:
+        if "clip" not in ask["privacy"]:
+            raise Refusal("with noise, numbers need a bound: clip")
+        return {"rows": count_by(None), "total": sum_by(None, y)}
     if not np.isfinite(y).all():
         raise DataError(f"client {client.id} has missing or infinite values in its target")
     exponent = int(np.frexp(np.abs(y).max())[1])
-    total = int(np.rint(np.ldexp(y, ask["shift"])).astype(np.int64).sum()) if "shift" in ask else 0
+    units = np.rint(np.ldexp(y, ask["shift"])) if "shift" in ask else np.zeros(len(y))
     return {
-        "rows": len(rows),
-        "counts": np.zeros(0, np.int64),
+        "rows": count_by(None),
+        "total": sum_by(None, units.astype(np.int64)),
         "exponent": exponent,
-        "total": total,
     }
-
-
-def _noised_target(client: Client, y: Array, ask: Any) -> dict[str, Any]:
-    privacy: SumNoise = ask["privacy"]
-    if ask["loss"] != "squared":
-        counts = np.bincount(y, minlength=len(ask["classes"]))
-        return add_noise(client, {"counts": counts}, {"counts": 1.0}, privacy)
-    if "clip" not in privacy:
-        raise Refusal("with noise, numbers need a bound: clip")
-    clip = privacy["clip"]
-    total = np.clip(np.nan_to_num(y), -clip, clip).sum()
-    return add_noise(
-        client, {"rows": len(y), "total": total}, {"rows": 1.0, "total": clip}, privacy
-    )
 
 
 def initial_scores(counts: Array) -> FloatArray:
@@ -207,12 +189,14 @@ def boosting_start(
     federation: Federation, loss: str, classes: Any
 ) -> tuple[int, FloatArray, float]:
     """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
-    fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Exponents(), "total": Sum()})
     ask = {"loss": loss, "classes": classes}
-    target = federation.ask(describe_target, ask).fold(fold)
-    rows = int(target["rows"])
+    replies = federation.ask(describe_target, ask)
     if loss != "squared":
-        return rows, initial_scores(target["counts"]), 1.0
+        counts = replies.fold(Sum())["counts"]
+        return int(counts.sum()), initial_scores(counts), 1.0
+    fold = Fields({"rows": Sum(), "exponent": Exponents(), "total": Sum()})
+    target = replies.fold(fold)
+    rows = int(target["rows"])
     exponent = int(target["exponent"]["max"])
     shift = 52 - exponent - rows.bit_length()
     target = federation.ask(describe_target, {**ask, "shift": shift}, round=1).fold(fold)

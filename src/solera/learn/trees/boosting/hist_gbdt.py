@@ -138,7 +138,9 @@ class FedHistGBDT(Boosted):
         self.accounts_ = noise.accounts
         order = {"loss": loss, "starts": self.bins_.starts_, "privacy": noise.privacy}
         units = Units(*noised_units(order), rows=0, packed=False, counted=False)
-        fewest = max(self.min_rows, rows_hidden(self.bins_.starts_, clients, order))
+        fewest = max(
+            self.min_rows, rows_hidden(self.bins_.starts_, len(self.initial_), clients, order)
+        )
         self.trees_ = []
         self.progress_ = {"asks": 0, "behind": [], "bound": 0.0, "splits": []}
         if start is not None:
@@ -207,19 +209,19 @@ class FedHistGBDT(Boosted):
             if level == 0:
                 ask |= start
                 if order["loss"] == "squared" and not noised:
-                    fold = Fields({"tree0": Sum(), "loss": Sum(), "exponent": Exponents()})
+                    fold = Fields({"trees": Sum(), "loss": Sum(), "exponent": Exponents()})
             replies = r.ask(histograms, ask)
             total = replies.fold(fold)
+            hist = list(total["trees"])
             if noised:
                 self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
-                starts = self.bins_.starts_
-                total = {name: in_agreement(sums, starts, order) for name, sums in total.items()}
+                hist = [in_agreement(sums, self.bins_.starts_, order) for sums in hist]
             elif level == 0:
                 loss = float(total["loss"])
             if "exponent" in total:
                 bound = float(2.0 ** int(total["exponent"]["max"]))
-            for k, tree in enumerate(growing):
-                tree.grow(total.get(f"tree{k}"))
+            for tree in growing:
+                tree.grow(hist.pop(0) if len(tree.wanted) else None)
             asks += 1
             splits = [tree.last_splits() for tree in growing]
             if not any(len(tree.wanted) for tree in growing):

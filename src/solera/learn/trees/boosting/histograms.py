@@ -16,17 +16,15 @@ from typing import Annotated, Any, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
-from solera.core.disclosure.noised import Noised
-from solera.core.disclosure.trees import Trees
+from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray, Rows
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
 from solera.core.replies import Stacked
 from solera.core.schema import Schema
-from solera.core.task import group_task, task
+from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import (
     FIRST_COUNTS,
@@ -36,13 +34,16 @@ from solera.learn.preprocess.quantiles import (
     quantiles,
 )
 from solera.learn.rows import check_shape
-from solera.learn.trees.binned_rows import Cells, add_up, move
+from solera.learn.trees.binned_rows import AtNodes, Cells, move
 from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
-from solera.learn.trees.boosting.private_histograms import noised_histograms
+from solera.learn.trees.boosting.private_histograms import most_of_a_row
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
-from solera.privacy.dp.sums import NoisedSums, SumNoise, spent_by_sums
+from solera.privacy.dp.sums import NoisedSums
+from solera.trust.cells import Behind
+from solera.trust.contributions import sum_by
 from solera.trust.declared import LONGEST, Checked, Classes, Shape
+from solera.trust.noise import SumNoise
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -82,7 +83,7 @@ class HistBins(Transformer):
         width = self.schema_.width
         numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
         first = first_counts(federation, width)
-        known = {"rounds": _PRECISION, "first": first, "only": numeric}
+        known: dict[str, Any] = {"rounds": _PRECISION, "first": first, "only": numeric}
         cuts = quantiles(federation, levels, width, **known)
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
@@ -263,66 +264,106 @@ class CatchUp(TypedDict):
     privacy: NotRequired[SumNoise]
 
 
-_TREES = [f"tree{k}" for k in range(LARGEST_CLASSES)]
+def _histograms_of_many(group: ClientGroup, ask: Any) -> Stacked:
+    """The same for many clients: where their sums are all that counts, only these are made."""
+    sizes = group.data.sizes
+    level = _follow(group.data.joined(), group.ids, sizes, group.states, ask)
+    bounds = starts_of(sizes)
+    reply: dict[str, Any] = {}
+    if level.losses is not None:
+        reply["loss"] = np.add.reduceat(level.losses, bounds[:-1])
+    if level.lengths is not None:
+        reply["exponent"] = np.frexp(np.maximum.reduceat(level.lengths, bounds[:-1]))[1]
+    if group.adds("trees"):
+        everyone = Behind(int(sizes.sum()))
+        sums = {"trees": [one.sum(values, everyone) for one, values in level.trees(ask)]}
+        return Stacked(reply, sums=sums, replies=len(group))
+    together = Behind(int(sizes.sum()), group.data.owners, len(group))
+    reply["trees"] = [one.sum(values, together) for one, values in level.trees(ask)]
+    return Stacked(reply)
 
 
-@group_task(
-    "trees.histograms",
-    ask=Histograms,
-    release=[Noised(Trees("loss", "exponent", *_TREES), spends=spent_by_sums)],
-)
-def histograms(group: ClientGroup, ask: Any) -> Stacked:
+@task("trees.histograms", version=2, many=_histograms_of_many, ask=Histograms, leaves="tree")
+def histograms(client: Client, ask: Any) -> dict[str, Any]:
     """Follow the splits of the last level, then add up gradients by node and cell.
 
-    With noise (:mod:`.private_histograms`) nothing else is told.
+    A sum of gradients follows from scores that the asker chooses, so that no number of rows behind
+    it bounds what it tells: without noise it leaves under the policy ``trusted`` only. With noise
+    the values of a row are bounded (:mod:`.private_histograms`), and nothing else is told.
     """
-    rows, sizes = group.data.joined(), group.data.sizes
+    rows = client.data.part("train")
+    level = _follow(rows, [client.id], np.array([len(rows)]), [client.state], ask)
+    trees = level.trees(ask)
+    if not trees:
+        raise Refusal("no histogram is asked for")
+    cells, values = map(list, zip(*trees, strict=True))
+    if "privacy" in ask:
+        units = most_of_a_row(ask)
+        return {"trees": sum_by(cells, [v / units for v in values], bound=(1.0, 1.0))}
+    reply: dict[str, Any] = {"trees": sum_by(cells, values)}
+    if level.losses is not None:
+        reply["loss"] = sum_by(None, level.losses)
+    if level.lengths is not None:
+        reply["exponent"] = int(np.frexp(level.lengths.max())[1])
+    return reply
+
+
+class Level(NamedTuple):
+    """Where rows are in every tree of a round, and what they carry: trees × rows × …
+
+    ``losses``, and ``lengths`` of gradients of numbers, belong to the first level.
+    """
+
+    cells: Cells
+    at: IntArray
+    carried: FloatArray
+    losses: FloatArray | None = None
+    lengths: FloatArray | None = None
+
+    def trees(self, ask: Mapping[str, Any]) -> list[tuple[AtNodes, FloatArray]]:
+        """Of every tree that is asked for: the cells of the rows, and their values."""
+        shape = (int(ask["starts"][-1]),)
+        return [
+            (AtNodes(self.cells, self.at[k], wanted, shape), self.carried[k])
+            for k, wanted in enumerate(ask["wanted"])
+            if len(wanted)
+        ]
+
+
+def _follow(
+    rows: Rows,
+    clients: ArrayLike,
+    sizes: IntArray,
+    states: Sequence[MutableMapping[str, Any]],
+    ask: Mapping[str, Any],
+) -> Level:
+    """The rows of clients of these sizes, one level further; what they keep for the next one."""
     cells: Cells = rows.X
-    check_shape(group.ids, sizes, cells, len(ask["starts"]) - 1)
+    check_shape(clients, sizes, cells, len(ask["starts"]) - 1)
     if cells.dtype != np.int32:
         raise DataError("the rows of this ask are not prepared by HistBins")
     number, level, *numbers = ask["step"].tolist()
-    noised = "privacy" in ask
-    scores, at, summed = _kept(group.states, sizes, number, ask)
+    scores, at, carried = _kept(states, sizes, number, ask)
     if ask["splits"]:
         before, at = at, np.empty_like(at)
         for nodes, splits, reached in zip(before, ask["splits"], at, strict=True):
             move(cells, nodes, splits, ask["starts"], out=reached)
-    reply: dict[str, Any] = {}
-    bounds = starts_of(sizes)
+    losses = lengths = None
     if level == 0:
         if ask["values"]:
             ends = zip(ask["values"], at, strict=True)
             scores = scores + np.stack([values.take(nodes) for values, nodes in ends])
         at = np.zeros_like(at)
         g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
-        summed = np.stack([g, h], axis=-1) if noised else rounded(g, h, Units(*numbers))
-        reply["loss"] = np.add.reduceat(losses, bounds[:-1])
-        if ask["loss"] == "squared":
-            reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
-    sums: dict[str, Any] = {}
-    for k, wanted in enumerate(ask["wanted"]):
-        if len(wanted) and not noised:
-            name, total = f"tree{k}", int(ask["starts"][-1])
-            if group.adds(name):
-                everyone = np.array([len(rows)])
-                sums[name] = add_up(cells, at[k], everyone, wanted, summed[k], total)[0]
-            else:
-                reply[name] = add_up(cells, at[k], sizes, wanted, summed[k], total)
-    for kept in (scores, at, summed):
+        noised = "privacy" in ask
+        carried = np.stack([g, h], axis=-1) if noised else rounded(g, h, Units(*numbers))
+        lengths = np.abs(g[0]) if ask["loss"] == "squared" else None
+    for kept in (scores, at, carried):
         kept.flags.writeable = False  # and so are its parts
-    own, name = list(pairwise(bounds.tolist())), _state_of(ask)
-    for state, (a, b) in zip(group.states, own, strict=True):
-        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
-        state[name] = {"ask": number, **parts}
-    if not noised:
-        return Stacked(reply, sums=sums, replies=len(group))
-    return Stacked.of(
-        [
-            noised_histograms(client, cells[a:b], at[:, a:b], summed[:, a:b], ask)
-            for client, (a, b) in zip(group, own, strict=True)
-        ]
-    )
+    for state, (a, b) in zip(states, pairwise(starts_of(sizes).tolist()), strict=True):
+        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": carried[:, a:b]}
+        state[_state_of(ask)] = {"ask": number, **parts}
+    return Level(cells, at, carried, losses, lengths)
 
 
 def _state_of(ask: Mapping[str, Any]) -> str:
@@ -364,11 +405,7 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-@task(
-    "trees.catch_up",
-    ask=CatchUp,
-    release=[Noised(Trees(), spends=lambda client, ask: ())],
-)
+@task("trees.catch_up", ask=CatchUp, leaves="tree", spends=lambda client, ask: ())
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")

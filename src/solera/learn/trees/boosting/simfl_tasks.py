@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive
-from solera.core.disclosure.trees import Trees
 from solera.core.errors import Refusal
 from solera.core.rng import generator
 from solera.core.schema import Schema
@@ -20,6 +19,7 @@ from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
 from solera.learn.trees.client_trees import checked_rows, with_missing
 from solera.learn.trees.tree import NumberTree, Tree
 from solera.trust.declared import Checked, Classes, Shape
+from solera.trust.release import Trees
 
 STATE = "trees.similar"
 PLANES = 8

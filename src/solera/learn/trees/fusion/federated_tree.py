@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from msgspec import Meta
 
-from solera.core.aggregation import Collect
-from solera.core.clients import Array, FloatArray, IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
@@ -19,7 +18,7 @@ from solera.core.replies import Reply
 from solera.evaluation.counts import class_metrics, metrics_of
 from solera.evaluation.metrics import metric_label
 from solera.learn.trees.c45 import sizes_of
-from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.client_trees import CollectMarked, CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
 from solera.learn.trees.fed_id3 import count_at_nodes
 from solera.learn.trees.fusion.rule_merging import RuleFold
@@ -238,28 +237,33 @@ class FederatedTree(SingleTree):
         if len(self.clients_) < 2:
             return
         trees = [tree.to_payload() for tree in self.local_trees_]
-        ask = {**ask, "owners": self.clients_, "trees": trees}
-        replies = federation.ask(judge_trees, ask).fold(Collect())
-        confusion = np.concatenate([reply["confusion"] for reply in replies.values()])
-        shape = len(replies), len(self.clients_)
-        told = confusion.any(axis=(1, 2)).reshape(shape)  # all zeros for the own tree
-        for name, values in class_metrics(confusion).items():
-            if name in METRICS:
-                total = values.reshape(shape).sum(axis=0)
-                self.scores_[name] = total / np.maximum(told.sum(axis=0), 1)
+        replies = federation.ask(judge_trees, {**ask, "trees": trees}).fold(CollectMarked())
+        confusion = np.stack([reply["confusion"] for reply in replies.values()])
+        judges = np.array(list(replies))
+        withheld = [
+            _is_absent(reply, "confusion", reply["confusion"]).any(axis=(1, 2))
+            for reply in replies.values()
+        ]
+        counts = confusion.any(axis=(2, 3)) & ~np.stack(withheld)
+        counts &= judges[:, None] != self.clients_  # nobody judges the own tree
+        number = counts.sum(axis=0)
+        metrics = class_metrics(confusion.reshape(-1, *confusion.shape[2:]))
+        for name in METRICS:
+            total = np.where(counts, metrics[name].reshape(counts.shape), 0.0).sum(axis=0)
+            self.scores_[name] = np.where(number, total / np.maximum(number, 1), np.nan)
 
     def _filter(self) -> None:
         score = self.scores_[self.metric]
-        if self.filter is None:
-            threshold: Any = 0.0
-        elif callable(self.filter):
-            threshold = self.filter(score)
-        elif isinstance(self.filter, str):
-            threshold = _CENTRES[self.filter](score)
-        else:
-            threshold = np.percentile(score, self.filter)
-        self.threshold_ = float(threshold)
-        kept = score >= self.threshold_ - _ROUNDING
+        unknown = np.isnan(score)
+        if unknown.any():
+            log.warning(
+                "FederatedTree: %d of %d trees are kept of whose rows no other client tells all "
+                "counts, which withhold cells of fewer persons than their policy's min_count",
+                unknown.sum(),
+                len(score),
+            )
+        self.threshold_ = 0.0 if unknown.all() else self._threshold(score[~unknown])
+        kept = unknown | (score >= self.threshold_ - _ROUNDING)
         if not kept.any():
             best = int(np.argmax(score))
             kept[best] = True
@@ -272,6 +276,15 @@ class FederatedTree(SingleTree):
                 score[best],
             )
         self.kept_ = self.clients_[kept]
+
+    def _threshold(self, score: FloatArray) -> float:
+        if self.filter is None:
+            return 0.0
+        if callable(self.filter):
+            return float(self.filter(score))
+        if isinstance(self.filter, str):
+            return float(_CENTRES[self.filter](score))
+        return float(np.percentile(score, self.filter))
 
     def _merge(self, sizes: IntArray | None) -> None:
         """The third step: rules of the kept trees, folded, and the tree they make."""
@@ -308,12 +321,12 @@ class FederatedTree(SingleTree):
         rules["expected_rows"] = self.merged_["expected_rows"]
         ask = {**ask, "tree": self.tree_.to_payload(), "rules": rules}
         try:
-            replies = federation.ask(receive_tree, ask).fold(Collect())
+            replies = federation.ask(receive_tree, ask).fold(CollectMarked())
         except NotEnoughReplies:
             log.warning("no client answered the last message: the tree is not calibrated")
             replies = {}
         if self.calibrate and replies:
-            seen = sum(reply["seen"] for reply in replies.values())
+            seen = sum(map(_whole_leaves, replies.values()))
             self.tree_ = calibrated(self.tree_, np.asarray(seen, dtype=np.float64))
         predicted = self.tree_.value.argmax(axis=1)
         self.client_metrics_ = [
@@ -372,14 +385,30 @@ def calibrated(tree: Tree, seen: FloatArray) -> Tree:
     return tree.replaced(value=shares(below + shares(tree.value)))
 
 
-def _compared(reply: dict[str, Array], predicted: IntArray) -> dict[str, Any]:
-    """Metrics of the local and the global tree at one client."""
-    judged, local = reply["judged" if reply["tested"] else "seen"], reply["local"]
+def _is_absent(reply: Reply, entry: str, counts: IntArray) -> BoolArray:
+    """Marks of the counts of an entry that the client withholds."""
+    return np.asarray(reply.absent.get(entry, np.zeros(counts.shape, dtype=bool)))
+
+
+def _whole_leaves(reply: Reply) -> IntArray:
+    """Training rows by node and class, none of nodes of which the client withholds some."""
+    counts = reply["train"]["reached"]
+    few = _is_absent(reply, "train.reached", counts).any(axis=1, keepdims=True)
+    return np.where(few, 0, counts)
+
+
+def _compared(reply: Reply, predicted: IntArray) -> dict[str, Any]:
+    """Metrics of the local and the global tree at one client, where it withholds no count."""
+    tested = reply["test"]["reached"].any() or "test.reached" in reply.absent
+    part = "test" if tested else "train"
+    reached, local = reply[part]["reached"], reply[part]["own"]
     of_global = np.zeros_like(local)
-    np.add.at(of_global.T, predicted, judged)
-    compared: dict[str, Any] = {"rows": int(judged.sum())}
-    for name, matrix in (("local", local), ("global", of_global)):
-        if matrix.sum():
+    np.add.at(of_global.T, predicted, reached)
+    compared: dict[str, Any] = {}
+    if f"{part}.reached" not in reply.absent:
+        compared["rows"] = int(reached.sum())
+    for name, entry, matrix in (("local", "own", local), ("global", "reached", of_global)):
+        if matrix.sum() and f"{part}.{entry}" not in reply.absent:
             metrics = metrics_of({"confusion": matrix})
             compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
     return compared
@@ -394,7 +423,8 @@ def filter_effect(
         model = learner.clone().set_params(filter=float(percentile)).fit(federation)
         row = {"percentile": float(percentile), "trees": float(len(model.kept_))}
         for metric in METRICS:
-            scores = [client[f"global_{metric}"] for client in model.client_metrics_]
-            row[metric] = float(np.mean(scores))
+            name = f"global_{metric}"
+            scores = [client[name] for client in model.client_metrics_ if name in client]
+            row[metric] = float(np.mean(scores)) if scores else np.nan
         table.append(row)
     return table
