@@ -96,11 +96,10 @@ def test_a_row_changes_no_more_than_is_derived(name):
 
     everyone = np.arange(ROWS)
     whole = numbers(everyone)
+    others = [numbers(np.delete(everyone, i)) for i in everyone]
     derived = contributions(task, ask, rows, y, schema)
     for entry, leaf in derived.items():
-        changes = [
-            (whole[entry] - numbers(np.delete(everyone, i))[entry]).ravel() for i in range(0, 60, 6)
-        ]
+        changes = [(whole[entry] - fewer[entry]).ravel() for fewer in others]
         for norm, order in (("l1", 1), ("l2", 2)):
             most = max(np.linalg.norm(change, order) for change in changes)
             assert most <= 1.000 * leaf.sensitivity(norm, clip) + 1e-9, (entry, norm)
@@ -142,27 +141,38 @@ def test_cells_of_a_confusion_matrix_are_withheld_and_the_accuracy_is_of_the_oth
         assert not accuracy.is_whole
 
 
+def test_a_figure_that_lacks_rows_says_so_wherever_it_is_shown():
+    model = fitted(Y)
+    found = model.evaluate(gated(Y, 30, 30), "train")
+    lacking = found["accuracy"].withheld
+    said = f"{lacking} rows withheld by their owners"
+    assert lacking >= LEAST
+    assert said in repr(found)
+    assert said in found._repr_html_()
+    assert said in model.card(found)
+    fed = so.simulate(X, Y, clients=1, validation=0.3, policy="training", seed=0)
+    watched = so.FedLinear(rounds=1).fit(fed, callbacks=[so.callbacks.Evaluate()], progress=False)
+    assert watched.history_[0]["accuracy"].withheld > 0
+
+
 def test_a_label_of_which_a_count_is_withheld_counts_for_nothing():
-    y = TARGETS["labels"].copy()
-    model = fitted(y)
-    fed = gated(y, 30, 30)
+    draw = np.random.default_rng(2)
+    rows = draw.normal(size=(120, 3))
+    y = (rows[:, :2] + [1.5, 0.7] * draw.normal(size=(120, 2)) > 0).astype(np.uint8)
+    model = so.FedLinear(rounds=2).fit(so.simulate(rows, y, clients=1), progress=False)
+    data = so.data.FederatedData(rows, y, np.array([0, 60, 120]))
+    fed = so.simulate(data, policy="training")
     hits = missed = pairs = 0
     for reply in fed.ask("learner.evaluate", payload(model)):
-        for label in range(2):
-            gone = any(
-                reply.absent.get(name, np.zeros(2, dtype=bool))[label]
-                for name in ("true_positive", "false_positive", "false_negative", "unknown")
-            )
-            start = 30 * reply.client
-            truth, guess = (
-                y[start : start + 30, label],
-                model.predict(X[start : start + 30])[:, label],
-            )
-            if not gone:
-                hits += 2 * (truth & guess).sum()
-                missed += (truth != guess).sum()
-                pairs += 30
-    assert 0 < pairs < 120, "some are withheld, and some are not"
+        own = slice(60 * reply.client, 60 * reply.client + 60)
+        truth, guess = y[own], model.predict(rows[own])
+        gone = np.zeros(2, dtype=bool)
+        for name in ("true_positive", "false_positive", "false_negative", "unknown"):
+            gone = gone | reply.absent.get(name, False)
+        hits += 2 * (truth & guess)[:, ~gone].sum()
+        missed += (truth != guess)[:, ~gone].sum()
+        pairs += 60 * (~gone).sum()
+    assert 0 < pairs < 240, "some are withheld, and some are not"
     for per_client in (True, False):
         found = model.evaluate(fed, "train", per_client=per_client)
         assert found["micro_f1"] == pytest.approx(hits / (hits + missed))

@@ -233,27 +233,6 @@ class SingleRows(Release):
         )
 
 
-class SingleRows(Release):
-    """Numbers that depend on which single rows were chosen: under ``trusted``.
-
-    ``instead``: what may be asked for in their place.
-    """
-
-    kind = "update"
-    says = "sums around rows that are chosen one by one"
-    tells_rows = True
-
-    def __init__(self, *entries: str, instead: str) -> None:
-        super().__init__(*entries)
-        self.instead = instead  # type: ignore[misc]
-
-    def judge(self, outgoing: OutgoingReply) -> Any:
-        raise outgoing.refuse(
-            f"{self.says} may tell single rows; ask with {self.instead}, or under the policy "
-            "'trusted'"
-        )
-
-
 class RowsOut(Release):
     """Rows, or what rows can be computed from."""
 
