@@ -103,6 +103,11 @@ class OneCell(Cells):
     def pairs(self, rows: int) -> tuple[slice, IntArray]:
         return slice(None), np.zeros(rows, dtype=np.int64)
 
+    def count(self, behind: Behind) -> IntArray:
+        if behind.owners is None:
+            return np.asarray(behind.rows)
+        return np.bincount(behind.owners, minlength=behind.clients)
+
 
 class Indexed(Cells):
     """Rows by the numbers of their cells, rows × numbers; −1 for none.
@@ -115,17 +120,20 @@ class Indexed(Cells):
         self.index = index
         self.shape = shape
         self.most = 1 if index.ndim == 1 else index.shape[1]
-        if index.size and not (index.min() >= -1 and index.max() < self.size):
+        least, largest = (index.min(), index.max()) if index.size else (0, -1)
+        self._every = least >= 0
+        """Whether every row is in its cells, none in less."""
+        if least < -1 or largest >= self.size:
             raise UsageError(
-                f"a row is in cell {index.max() if index.max() >= self.size else index.min()}",
+                f"a row is in cell {largest if largest >= self.size else least}",
                 hint=f"cells are 0 to {self.size - 1}, and −1 for none; cells= says how many",
             )
 
     def pairs(self, rows: int) -> tuple[IntArray | slice, IntArray]:
         cell = self.index.ravel()
-        inside = cell >= 0
-        if self.index.ndim == 1 and inside.all():
+        if self.index.ndim == 1 and self._every:
             return slice(None), cell
+        inside = cell >= 0
         row = np.repeat(np.arange(rows), self.most)
         return row[inside], cell[inside]
 
