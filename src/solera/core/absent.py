@@ -52,6 +52,11 @@ def whole_entries(gaps: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield entry, clients
 
 
+def anything_absent(gaps: Mapping[str, Any]) -> bool:
+    """Whether any number is marked; a masked reply marks every number, as absent or not."""
+    return any(np.any(marks) for _, marks in whole_entries(gaps))
+
+
 def _as_counts(marks: Any) -> Any:
     if isinstance(marks, list):
         return [_as_counts(one) for one in marks]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.absent import add_gaps, count_gaps, split_gaps, with_gaps
+from solera.core.absent import add_gaps, anything_absent, count_gaps, split_gaps, with_gaps
 from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.constraints import Positive
@@ -90,9 +90,9 @@ class Aggregation(Component, abstract=True):
         if not reply.absent:
             return self.lift(reply)
         if not self.accepts_gaps(reply.absent):
-            if any(np.any(marks) for marks in _flat(reply.absent.values())):
+            if anything_absent(reply.absent):
                 raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
-            return self.lift(reply)  # of a masked reply, which marks every number as there
+            return self.lift(reply)
         return with_gaps(self.lift(reply), count_gaps(dict(reply.absent)))
 
     def merge(self, a: Any, b: Any) -> Any:
@@ -171,9 +171,8 @@ class Aggregation(Component, abstract=True):
     def from_secret_terms(self, total: Any) -> Any:
         """The partial of all that clients have added."""
         terms, gaps = split_gaps(total)
-        whole = not any(np.any(clients) for clients in _flat(gaps.values()))
         partial = self.from_terms(terms)
-        return partial if whole else with_gaps(partial, gaps)
+        return with_gaps(partial, gaps) if anything_absent(gaps) else partial
 
 
 class Sum(Aggregation):
@@ -430,14 +429,6 @@ def length(values: Any) -> float:
         return 0.0
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(np.ravel(values)))
-
-
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list):
-            yield from _flat(value)
-        else:
-            yield value
 
 
 def _wide(leaf: Any) -> Any:

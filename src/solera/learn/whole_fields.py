@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.absent import Gaps, whole_entries
+from solera.core.absent import Gaps, anything_absent, whole_entries
 from solera.core.aggregation import Aggregation, Fields
 from solera.core.clients import BoolArray, IntArray
 from solera.core.errors import PayloadError
@@ -46,7 +46,7 @@ class WholeFields(Fields):
         return False
 
     def take(self, reply: Reply) -> Any:
-        if not reply.absent:
+        if not anything_absent(reply.absent):
             return self.lift(reply)
         missing = dict(self._missing(dict(reply.absent)))
         names = [name for name, column in missing.items() if column not in missing]

@@ -289,7 +289,8 @@ class Gram(Contribution):
         inside = everyone if self.cells is None else self._inside
         weighted = everyone
         if self.weights is not None:
-            weighted = (self.weights != 0).reshape(len(self.weights), -1) & everyone
+            columns = math.prod(self.weights.shape[1:])
+            weighted = (self.weights != 0).reshape(len(self.weights), columns) & everyone
         whole = np.arange(behind.rows), np.arange(self.X.shape[1])
         samples = self.X.samples() if isinstance(self.X, Members) else [whole]
         for rows, columns in samples:

@@ -229,25 +229,17 @@ def _absent(
             for one, count in zip(contribution.sums, persons, strict=True)
         ]
     if isinstance(contribution, Gram):
-        return _few_in_matrices(outgoing, contribution, behind, persons)
+        return _few_in_matrices(limits, contribution, behind, persons)
     return _few(contribution, persons, limits.min_count)
 
 
 def _few_in_matrices(
-    outgoing: OutgoingReply, contribution: Gram, behind: Behind, persons: IntArray
+    limits: ReleaseLimits, contribution: Gram, behind: Behind, persons: IntArray
 ) -> BoolArray:
-    """Matrices of too few persons for their columns, and entries of too few.
-
-    Where all matrices are, nothing of the reply leaves: fewer rows than columns tell themselves.
-    """
-    limits, width = outgoing.limits, contribution.X.shape[1]
+    """Matrices of too few persons for their columns, and entries of too few."""
+    width = contribution.X.shape[1]
     least = max(limits.min_count, limits.gram_rows * width)
     few = np.asarray((persons > 0) & (persons < least))
-    if few.all():
-        raise outgoing.refuse(
-            f"a Gram matrix of {width} columns needs {least:,.0f} distinct rows, here are "
-            f"{int(persons.max())}"
-        )
     having, lacking = contribution.support(behind)
     thin = (having > 0) & (having < limits.min_count)
     if lacking is not None:

@@ -12,13 +12,12 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
-from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.task import find_task, installed_tasks
-from solera.engines.gates import RELEASED
 from solera.learn.describe import Describe
 from solera.privacy.dp.sums import SumNoise, add_noise
 from solera.trust.gate import POLICIES
+from solera.trust.noise import SPENT
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -320,7 +319,7 @@ def test_a_share_of_the_noise_is_counted_as_a_share(secure):
     fed = clients(policy=replace(POLICIES["training"], budget=(50.0, 1e-4)), secure=secure)
     noise = so.FedHEONN(dp=DP).fit(fed).accounts_["noise"]
     for client in range(3):
-        (event,) = Memory.from_payload(fed.engine.states()[client][RELEASED]).events
+        (event,) = fed.engine.states()[client][SPENT]
         assert event["noise"] == pytest.approx(noise / math.sqrt(3))
 
 
