@@ -235,3 +235,6 @@ def test_a_client_with_a_rare_category_is_not_in_the_model_and_the_column_is_nam
     assert "the model lacks client 2 (1 in all)" in model.card()
     with pytest.raises(NotEnoughReplies, match=r"have 'x2'.*FedSelect"):
         so.FedHEONN().partial_fit(so.simulate(data, policy="training"), clients=[2])
+    several = so.FedHEONN(lam=[0.1, 1.0]).fit(so.simulate(data, policy="training"))
+    assert several.statistics_["rows"] == 200
+    assert caplog.text.count("have 'x2'") == 3

@@ -408,6 +408,11 @@ class ByFold(Aggregation):
         place = reply.client if known is None else bisect_left(known, reply.client)
         return {str(place % self.folds): self.aggregation.lift(reply)}
 
+    def take(self, reply: Reply) -> Any:
+        if reply.absent:
+            self.aggregation.take(reply)  # which may say what is missing
+        return super().take(reply)
+
     def combine(self, a: Any, b: Any) -> Any:
         return {
             fold: self.aggregation.merge(a.get(fold), b.get(fold))

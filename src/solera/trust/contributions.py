@@ -231,16 +231,11 @@ class Gram(Contribution):
         inside[np.arange(rows)[row], cell] = True
         return inside
 
-    @cached_property
-    def _rooted(self) -> bool:
-        """Whether rows may be multiplied by the roots of their weights."""
-        return self.weights is None or bool(np.min(self.weights, initial=0) >= 0)
-
     def _matrix(self, X: Any, rows: Any, weights: Array | None) -> FloatArray:
         if self.Y is not None:
             matrix = X.T @ _times_rows(self.Y[rows], weights)
             return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-        if weights is None or self._rooted:
+        if weights is None or weights.min(initial=0) >= 0:
             half = _with_root(X, weights)
             matrix = half.T @ half  # the same twice: half the work
         else:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -61,6 +61,7 @@ class Members:
         self.shape = X.shape[0], wide if columns is None else columns.shape[1]
         self._asked: list[ref[Gram]] = []
         self._made: dict[int, FloatArray] = {}
+        self._table: FloatArray | None = None
 
     @property
     def members(self) -> int:
@@ -82,6 +83,8 @@ class Members:
 
     def whole(self) -> FloatArray:
         """The table, all rows at once."""
+        if self._table is None:
+            self._table = self.features(self.X)
         return self._table
 
     def samples(self) -> Iterator[tuple[IntArray, IntArray]]:
@@ -97,18 +100,14 @@ class Members:
         if self.rows is None or self.columns is None:
             step = max(self.shape[1], _CHUNK // self.shape[1])
             if self.shape[0] <= step:
-                yield self._table, slice(None)
+                yield self.whole(), slice(None)
                 return
             for start in range(0, self.shape[0], step):
                 rows = slice(start, min(start + step, self.shape[0]))
                 yield self.features(self.X[rows]), rows
             return
         for sample, columns in zip(self.rows, self.columns, strict=True):
-            yield self._table[np.ix_(sample, columns)], sample
-
-    @cached_property
-    def _table(self) -> FloatArray:
-        return self.features(self.X)
+            yield self.whole()[np.ix_(sample, columns)], sample
 
     def _by_chunk(self, grams: Sequence[Gram]) -> list[FloatArray]:
         total: list[FloatArray] = []
@@ -121,7 +120,7 @@ class Members:
         assert self.rows is not None
         assert self.columns is not None
         rows, columns = self.rows, self.columns
-        self._table  # noqa: B018 - made before threads ask for it
+        self.whole()  # before threads ask for it
         count, width = rows.shape[1], columns.shape[1]
         parallel = threads_pay(len(rows) * count * width**2)
         step = max(1, _CHUNK // (count * width))
@@ -146,12 +145,12 @@ class Members:
         """The matrices of some members, in one product each where no weight differs by row."""
         if not all(map(_is_plain, grams)):
             pairs = list(zip(rows, columns, strict=True))
-            tables = [self._table[np.ix_(r, c)] for r, c in pairs]
+            tables = [self.whole()[np.ix_(r, c)] for r, c in pairs]
             return [
                 np.stack([gram.of(X, r) for X, (r, _) in zip(tables, pairs, strict=True)])
                 for gram in grams
             ]
-        X = self._table[rows[:, :, None], columns[:, None, :]]
+        X = self.whole()[rows[:, :, None], columns[:, None, :]]
         turned = X.transpose(0, 2, 1)
         made = []
         for gram in grams:
