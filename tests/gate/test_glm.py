@@ -70,8 +70,15 @@ def test_payloads_that_do_not_fit_get_nothing():
         payload("binomial", [0, 0, 0, 0], rows=[1]),
     ):
         assert refusal(X, CLASSES, wrong)
-    few = refusal(X[:11], CLASSES[:11], payload("binomial", np.zeros(4), start=True))
-    assert "4 columns needs 12 distinct rows, here are 11" in few
+
+
+def test_few_rows_for_the_columns_tell_nothing():
+    ask = payload("binomial", np.zeros(4), start=True)
+    for rows in (11, 12):
+        (reply,) = list(fed(X[:rows], CLASSES[:rows], clients=1).ask("glm.step", ask))
+        assert ("gram" in reply.absent and reply.absent["gram"].all()) == (rows == 11)
+    with pytest.raises(NotEnoughReplies, match="fewer persons than min_count have all columns"):
+        so.FedGLM("binomial").fit(fed(X[:11], CLASSES[:11], clients=1))
 
 
 def test_evaluation_does_not_let_matrices_out():
