@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import numpy as np
@@ -268,3 +269,17 @@ def test_a_loss_of_clients_that_dropped_out_says_so():
     entry = so.FedLinear(rounds=1).fit(fed).history_[0]
     assert entry["failures"] == entry["loss"].absent > 0
     assert entry["loss"].clients == 8 - entry["failures"]
+
+
+def test_figures_of_clients_are_made_when_they_are_looked_at():
+    y = np.where(X @ W[:, 0] + NOISE[:, 0] > 0, "well", "died")
+    fed = so.simulate(X, y, clients=5, test=0.3, seed=1)
+    clients = so.FedLinear(rounds=2).fit(fed).evaluate(fed).clients
+    assert not clients._made
+    assert len(clients) == len([*clients]) == 5
+    assert clients[3]["sensitivity"].positive == "well"
+    assert list(clients._made) == [3]
+    assert clients[3] is clients[3]
+    assert clients == dict(clients)
+    assert pickle.loads(pickle.dumps(clients)) == clients  # noqa: S301
+    assert 7 not in clients

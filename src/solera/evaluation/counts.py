@@ -114,7 +114,7 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From true positives, false positives and false negatives, clients × labels.
 
     Macro means are over labels that occur, in truth or as a prediction. ``known`` are
-    the rows of which a label is known; all by default.
+    the rows of which each label is known: all but the ``unknown`` ones, where nothing is withheld.
     """
     hits, extra, missed = (
         counts[name] for name in ("true_positive", "false_positive", "false_negative")
@@ -122,7 +122,7 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     misses = extra + missed
     rows = counts["rows"]
     occurs, present = hits + misses > 0, hits + missed
-    known = counts.get("known", rows[:, None])
+    known = counts.get("known", rows[:, None] - counts.get("unknown", 0))
     absent = known - present
     recall = ratio(hits, present)
     metrics = {
