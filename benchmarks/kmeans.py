@@ -18,7 +18,7 @@ from sklearn.metrics import pair_confusion_matrix
 import solera as so
 from sizes import sized
 from solera.core import task
-from solera.learn.cluster.tasks import update
+from solera.learn.cluster.tasks import assign, steps
 
 POINTS, FEW, ROWS, CLIENTS = sized((200_000, 10_000, 100_000, 1000), tiny=(2000, 200, 2000, 20))
 REPEATS = sized(7, tiny=1)
@@ -77,19 +77,20 @@ def main() -> None:
     X = rng.normal(size=(ROWS, 21)) + 4 * rng.integers(0, 3, ROWS)[:, None]
     start = X[:3]
     fed = so.simulate(X, clients=CLIENTS)
-    ask = {"centroids": start, "epochs": 1, "batch_size": None, "rate": 1.0}
-
-    def round_of(options: dict[str, Any]) -> Any:
-        return fed.ask(update, {**ask, **options}).fold(so.aggregations.Sum())
-
-    for name, options in (
-        (f"round, {CLIENTS:,} clients x 100 rows", {}),
-        ("round, batches of 20, 2 epochs", {"batch_size": 20, "epochs": 2}),
+    ask = {"centroids": start}
+    batches = {**ask, "batch_size": 20, "epochs": 2, "rate": 1.0}
+    for name, which, payload in (
+        (f"round, {CLIENTS:,} clients x 100 rows", assign, ask),
+        ("round, batches of 20, 2 epochs", steps, batches),
     ):
-        fast = seconds(lambda options=options: round_of(options))
-        task._tasks[update.name] = dataclasses.replace(update, many=None)
-        slow = seconds(lambda options=options: round_of(options), min(3, REPEATS))
-        task._tasks[update.name] = update
+
+        def one_round(which: Any = which, payload: Any = payload) -> Any:
+            return fed.ask(which.name, payload).fold(so.aggregations.Sum())
+
+        fast = seconds(one_round)
+        task._tasks[which.name] = dataclasses.replace(which, many=None)
+        slow = seconds(one_round, min(3, REPEATS))
+        task._tasks[which.name] = which
         line(f"{name}: one by one", slow, fast)
 
     one = so.simulate(X, clients=1)

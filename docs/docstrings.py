@@ -13,7 +13,8 @@ from griffe import Extension
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=`)")
 _SECTION = re.compile(r"^(Parameters|Attributes)\n-+\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^([\w*]+(?:, [\w*]+)*):\s", re.MULTILINE)
-_EXAMPLE = re.compile(r"^(?:(?:>>>|\.\.\.).*(?:\n|\Z))+", re.MULTILINE)
+_EXAMPLE = re.compile(r"^>>>.*(?:\n.*\S.*)*\n?", re.MULTILINE)
+"""From the first prompt to the next empty line: what is printed belongs to it."""
 
 
 def _listed(section: re.Match[str]) -> str:

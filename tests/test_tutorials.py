@@ -84,39 +84,95 @@ def wait_for(port: int) -> None:
     raise TimeoutError("nobody listens")
 
 
-@pytest.mark.slow
-def test_connect_a_hospital_in_an_hour(tmp_path):
-    text = (ROOT / "docs" / "tutorial" / "connect-a-hospital.md").read_text(encoding="utf-8")
-    port = free_port()
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "solera"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m solera.cli.app "$@"\n')
-    program.chmod(0o700)
-    environment = {
-        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"),
+PIP = """
+import shutil, sys, tomllib
+from pathlib import Path
+
+command, source = sys.argv[1], Path(sys.argv[2])
+assert command == "install"
+site = Path(__file__).parents[1] / "site"
+project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+info.mkdir(parents=True, exist_ok=True)
+for module in source.glob("*.py"):
+    shutil.copy(module, site)
+(info / "METADATA").write_text(f"Name: {project['name']}\\nVersion: {project['version']}\\n")
+lines = []
+for group, names in project["entry-points"].items():
+    lines += [f"[{group}]", *(f"{name} = {module}" for name, module in names.items())]
+(info / "entry_points.txt").write_text("\\n".join(lines))
+"""
+"""Installs a package of modules without a network, into a folder of the test."""
+FILE = re.compile(
+    r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL
+)
+
+
+def programs(folder: Path) -> dict[str, str]:
+    """The environment in which `solera`, `python` and `pip` are those under test."""
+    (folder / "bin").mkdir()
+    (folder / "site").mkdir()
+    (folder / "bin" / "pip.py").write_text(PIP)
+    for name, options in (
+        ("solera", "-m solera.cli.app"),
+        ("python", ""),
+        ("pip", f"'{folder / 'bin' / 'pip.py'}'"),
+    ):
+        program = folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+        program.chmod(0o700)
+    return {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{folder / 'site'}",
         "PYTHONUNBUFFERED": "1",
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "LC_ALL": "C.UTF-8",
     }
-    parties = {who: Terminal(tmp_path, environment) for who in ("coordinator", "hospital")}
+
+
+def follow(page: str, parties: tuple[str, ...], folder: Path) -> str:
+    """Type all that a tutorial has in its terminals; what they said."""
+    text = (ROOT / "docs" / "tutorial" / page).read_text(encoding="utf-8")
+    port = free_port()
+    environment = programs(folder)
+    for block in FILE.finditer(text):
+        (folder / block["file"]).parent.mkdir(exist_ok=True)
+        with (folder / block["file"]).open("a") as file:
+            file.write(block["code"])
+    terminals = {who: Terminal(folder, environment) for who in parties}
     said = ""
     try:
         for block in BLOCK.finditer(text):
             code = block["code"].replace("8443", str(port))  # others may listen on 8443 here
-            terminal = parties[block["who"]]
+            terminal = terminals[block["who"]]
             if block["stays"]:
                 terminal.leave_running(code)
                 wait_for(port)
             else:
                 said += terminal.run(code)
     finally:
-        for terminal in reversed(parties.values()):
+        for terminal in reversed(terminals.values()):
             terminal.close()
+    blocks = len(re.findall(r"^```sh", text, re.MULTILINE))
+    assert blocks == len(BLOCK.findall(text)), "every block of commands was run"
+    return said
+
+
+@pytest.mark.slow
+def test_connect_a_hospital_in_an_hour(tmp_path):
+    said = follow("connect-a-hospital.md", ("coordinator", "hospital"), tmp_path)
     assert "north" in said
     assert "pulse" not in (tmp_path / "hospital" / "agent" / "audit.log").read_text()
     made = {path.name for path in (tmp_path / "coordinator").glob("readmission.sol*")}
     assert len(made) == 3, made
     assert "unbroken" in said or "ok" in said
-    blocks = len(re.findall(r"^```sh", text, re.MULTILINE))
-    assert blocks == len(BLOCK.findall(text)), "every block of commands was run"
+
+
+def test_write_a_learner_ends_at_real_agents(tmp_path):
+    """They have the task installed and a policy, and what they tell gives the right model."""
+    parties = ("coordinator", "researcher", "north", "south")
+    said = follow("write-a-learner.md", parties, tmp_path)
+    assert "lets out  the reply: counts and sums over at least min_count rows" in said
+    assert "as on the joined rows" in said
+    assert re.search(r"bayes +tutorial.class_moments +1 +0 +0 +81 ", said)
+    assert (tmp_path / "bayes.sol").exists()

@@ -138,6 +138,7 @@ def layers() -> Diagram:
         (("privacy", "owner"),),
         (("simulate", "plain"), ("green", "plain"), ("robust", "owner")),
         (("data", "owner"), ("engines", "middle")),
+        (("trust", "owner"),),
         (("core", "plain"),),
     )
     drawn = Diagram(620, 30 + 52 * len(rows), "Layers of packages; imports point downwards only.")
@@ -158,7 +159,7 @@ def gate() -> Diagram:
     drawn.box(185, 80, 150, 90, "policy", "task, parameters,", "hours, columns", kind="owner")
     drawn.box(370, 80, 150, 90, "approval", "a person's key,", "for one job", kind="owner")
     drawn.box(555, 80, 140, 90, "task", "in a process", "of its own", kind="owner")
-    drawn.box(730, 80, 150, 90, "gate", "small counts, rows,", "what left before", kind="owner")
+    drawn.box(730, 80, 150, 90, "gate", "small cells, updates,", "rows, noise", kind="owner")
     for x in (150, 335, 520, 695):
         drawn.arrow(x + 2, 125, x + 33, 125)
     drawn.arrow(805, 172, 805, 225)

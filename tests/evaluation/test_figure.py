@@ -39,7 +39,7 @@ def test_it_is_a_float():
         ),
         (
             {"part": "train", "rows": 83, "clients": 2, "asked": 2, "withheld": 11},
-            "83 train rows of 2 clients, 11 rows withheld or replaced by their owners",
+            "83 train rows of 2 clients, 11 rows withheld by their owners",
         ),
         (
             {"part": "validation", "rows": None, "clients": 2, "asked": 2},

@@ -1,20 +1,18 @@
-"""A driver that writes its own asks to the tasks of generalised linear models."""
+"""Sums of generalised linear models behind the gate: all of them, or an error that says what."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
-from solera.trust.gate import find_limits
+from solera.core.errors import NotEnoughReplies
 
 draw = np.random.default_rng(5)
-X = draw.normal(size=(60, 2))
-X[0] = [4.0, 4.0]
-COUNTS = draw.poisson(1.5, 60).astype(float)
-CLASSES = (draw.random(60) < 0.5).astype(int)
-TARGETS = {"gaussian": X[:, 0] + draw.normal(size=60), "binomial": CLASSES, "poisson": COUNTS,
+X = np.column_stack([draw.normal(size=(200, 2)), draw.random(200) < 0.5])
+COUNTS = draw.poisson(1.5, 200).astype(float)
+CLASSES = (draw.random(200) < 0.5).astype(int)
+TARGETS = {"gaussian": X[:, 0] + draw.normal(size=200), "binomial": CLASSES, "poisson": COUNTS,
            "gamma": COUNTS + 0.5}  # fmt: skip
 
 
@@ -23,77 +21,59 @@ def payload(family, coef, **changed):
     return {**model, "coef": np.array(coef, dtype=float), **changed}
 
 
+def fed(rows=X, y=CLASSES, clients=2, policy="statistics"):
+    return so.simulate(rows, y, clients=clients, seed=0, policy=policy)
+
+
+def refusal(rows, y, ask):
+    replies = fed(rows, y, clients=1).ask("glm.step", ask, quorum=0)
+    assert list(replies) == []
+    return replies.failures[0].reason
+
+
 @pytest.mark.parametrize("family", TARGETS)
-def test_honest_steps_rest_on_enough_rows(family):
-    hostile = Hostile(X[1:], TARGETS[family][1:], "statistics")
-    assert hostile.ask("glm.step", payload(family, [0, 0, 0], start=True)) != REFUSED
-    assert hostile.ask("glm.step", payload(family, [0.3, 0.1, -0.1])) != REFUSED
-    likely = {**payload(family, [0.3, 0.1, -0.1]), "scale": 1.0}
-    del likely["start"]
-    assert hostile.ask("glm.likelihood", likely) != REFUSED
-    assert hostile.leak().rows >= 5
+def test_estimates_leave_whole_or_not_at_all(family):
+    """A mark that three rows of a client have is not told, and nothing is estimated without it."""
+    y = TARGETS[family]
+    plain = so.FedGLM(family).fit(so.simulate(X, y, clients=2, seed=0))
+    gated = so.FedGLM(family).fit(fed(y=y))
+    assert np.array_equal(gated.params_, plain.params_)
+    rare = X.copy()
+    rare[:, 2] = np.arange(200) < 6
+    with pytest.raises(
+        NotEnoughReplies, match=r"fewer persons than min_count have 'x2'.*FedSelect"
+    ):
+        so.FedGLM(family).fit(fed(rare, y))
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_weights_that_single_out_a_row_get_nothing(family):
-    """exp(η) is largest, or μ(1 − μ) is 0 for all others, at the row that is far out."""
-    hostile = Hostile(X, TARGETS[family], "statistics")
-    coef = {"poisson": [-20, 5, 5], "binomial": [-320, 40, 40]}[family]
-    assert hostile.ask("glm.step", payload(family, coef)) == REFUSED
+def test_two_columns_that_few_have_together_are_named():
+    rare = np.column_stack([X[:, :1], X[:, 2], (X[:, 2] == 0) | (np.arange(200) < 5)])
+    with pytest.raises(NotEnoughReplies, match="min_count have both 'x1' and 'x2'"):
+        so.FedGLM().fit(fed(rare, TARGETS["gaussian"], clients=1))
 
 
-def test_sums_that_one_row_makes_endless_do_not_leave():
-    """exp(η) is beyond all numbers at the row that is far out, and without it is not."""
-    likely = {**payload("poisson", [-500, 160, 160]), "scale": 1.0}
-    del likely["start"]
-    owner = Owner(table(X, COUNTS), find_limits("statistics"))
-    with np.errstate(all="ignore"):
-        assert owner.ask("glm.likelihood", likely) == REFUSED
-    assert not np.isfinite(owner.ungated["deviance"])
-    assert "too few rows" in owner.why
-
-
-def test_a_column_of_one_row_gets_nothing():
-    marked = np.column_stack([X, np.arange(60) == 0])
-    owner = Owner(table(marked, CLASSES), find_limits("statistics"))
-    assert owner.ask("glm.step", payload("binomial", [0, 0, 0, 0])) == REFUSED
-
-
-@pytest.mark.parametrize("others", [[0, 0], [0, 1]])
-def test_weights_that_differ_at_one_row_get_nothing(others):
-    """x2 and x3 are two columns of weights that differ at row 0, whatever the other columns are."""
-    weights = draw.uniform(1, 2, 60)
-    wide = np.column_stack([X[:, 0], draw.normal(size=60), weights, weights + (np.arange(60) == 0)])
-    owner = Owner(table(wide, TARGETS["gaussian"]), find_limits("statistics"))
-    asked = []
-    for other, column in zip(others, (2, 3), strict=True):
-        select = so.learn.FedSelect([other, column])
-        select.fit(so.simulate(wide, TARGETS["gaussian"], clients=1))
-        ask = payload("gaussian", [0, 0], weights=f"x{column}", start=True)
-        asked.append(owner.ask("glm.step", ask, [select]))
-    assert asked[0] != REFUSED
-    assert asked[1] == REFUSED
-    assert "differ from earlier ones" in owner.why
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_few_events_are_not_told(few):
+    """Nor a few rows without: Σ z (y − μ) counts them."""
+    y = np.where(np.arange(200) % 50 == 0, few, 1 - few)
+    with pytest.raises(NotEnoughReplies, match="min_count have '1' or the others"):
+        so.FedGLM("binomial").fit(fed(y=y, clients=1))
 
 
 def test_payloads_that_do_not_fit_get_nothing():
-    owner = Owner(table(X, CLASSES), find_limits("statistics"))
     for wrong in (
         payload("binomial", [0, 0]),
         payload("binomial", np.zeros(60)),
-        payload("binomial", [0, 0, np.inf]),
-        payload("cauchy", [0, 0, 0]),
-        payload("binomial", [0, 0, 0], offset="nobody"),
-        payload("binomial", [0, 0, 0], rows=[1]),
+        payload("binomial", [0, 0, 0, np.inf]),
+        payload("cauchy", [0, 0, 0, 0]),
+        payload("binomial", [0, 0, 0, 0], offset="nobody"),
+        payload("binomial", [0, 0, 0, 0], rows=[1]),
     ):
-        assert owner.ask("glm.step", wrong) == REFUSED
-    more = np.column_stack([X[:14], X[:14] ** 2])
-    few = Owner(table(more, CLASSES[:14]), find_limits("statistics"))
-    assert few.ask("glm.step", payload("binomial", np.zeros(5), start=True)) == REFUSED
-    assert "distinct rows" in few.why
+        assert refusal(X, CLASSES, wrong)
+    few = refusal(X[:11], CLASSES[:11], payload("binomial", np.zeros(4), start=True))
+    assert "4 columns needs 12 distinct rows, here are 11" in few
 
 
 def test_evaluation_does_not_let_matrices_out():
-    fed = so.simulate(X, TARGETS["gaussian"], clients=2, policy="evaluation")
     with pytest.raises(so.errors.SoleraError, match="not allowed"):
-        so.FedGLM().fit(fed)
+        so.FedGLM().fit(fed(y=TARGETS["gaussian"], policy="evaluation"))

@@ -7,20 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gate.measure import REFUSED, Owner, table
 
 import solera as so
-from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
-from solera.core.disclosure.small_entries import too_near
-from solera.core.errors import SoleraError
-from solera.core.schema import Feature, Schema, infer
-from solera.core.task import find_task
+from solera.core.errors import NotEnoughReplies, SoleraError
+from solera.core.schema import Schema, infer
 from solera.learn.base import Learner
 from solera.learn.heonn.activations import layout_of
-from solera.learn.heonn.statistics import unpack
 from solera.trust.declared import Fitted
 from solera.trust.gate import find_limits
+from solera.trust.members import symmetric
 
 TASK = "heonn.statistics"
 ROWS = 100
@@ -67,183 +63,95 @@ def plan(
     }
 
 
-def owner(X: Any, y: Any, schema: Schema | None = None, policy: Any = "training") -> Owner:
-    return Owner(table(X, y, schema or infer(X, y)), find_limits(policy))
+def one_client(X: Any, y: Any, policy: Any = "training", **more: Any) -> so.Federation:
+    return so.simulate(X, y, clients=1, seed=0, policy=policy, **more)
 
 
-def ungated(X: Any, y: Any, schema: Schema, ask: Any) -> Any:
-    reply = find_task(TASK).one(Client(0, table(X, y, schema), Draws(0, TASK, 0), {}), ask)
-    numbers = {"shape.grams": reply["shape"]["grams"], **reply}
-    return {name: np.ravel(numbers[name]) for name in ("shape.grams", "moments", "squares")}
+def answer(X: Any, y: Any, ask: Any, policy: Any = "training") -> Any:
+    """What the one client sends, and which numbers of it are absent."""
+    (reply,) = list(one_client(X, y, policy).ask(TASK, ask))
+    return reply.payload, reply.absent
 
 
-def fewest(X: Any, y: Any, ask: Any) -> tuple[float, Any, int]:
-    """Fewest effective rows of a number that leaves as it is, by leaving rows out; the reply."""
-    schema = infer(X, y)
-    asked = owner(X, y)
-    reply = asked.ask(TASK, ask)
-    assert not isinstance(reply, str), asked.why
-    now = ungated(X, y, schema, ask)
-    without = [ungated(np.delete(X, i, 0), np.delete(y, i, 0), schema, ask) for i in range(len(X))]
-    leaves = {"shape.grams": reply["shape"]["grams"], **reply}
-    worst, changed = np.inf, 0
-    for name, value in now.items():
-        same = np.isclose(np.ravel(leaves[name]), value, rtol=1e-12, atol=1e-12)
-        changed += int((~same).sum())
-        e = np.stack([value - other[name] for other in without])[:, same]
-        e[np.abs(e) < 1e-9 * np.abs(value[same])] = 0
-        squares = (e**2).sum(axis=0)
-        n = np.abs(e).sum(axis=0)[squares > 0] ** 2 / squares[squares > 0]
-        worst = min(worst, n.min(initial=np.inf))
-    return worst, reply, changed
+def refusal(X: Any, y: Any, ask: Any, policy: Any = "training") -> str:
+    replies = one_client(X, y, policy).ask(TASK, ask, quorum=0)
+    assert list(replies) == []
+    return replies.failures[0].reason
 
 
 @pytest.mark.parametrize(
     ("target", "activation", "derivative"),
     [
         ("classes", "logistic", "exact"),
-        ("classes", "logistic", "thesis"),
         ("labels", "logistic", "exact"),
-        ("labels", "softplus", "exact"),
         ("numbers", "linear", "exact"),
-        ("numbers", "logistic", "exact"),
     ],
 )
-def test_every_number_rests_on_five_rows_and_matrices_stay_semidefinite(
-    target, activation, derivative
-):
+def test_every_number_that_is_told_rests_on_five_persons(target, activation, derivative):
+    """Counted here by hand: rows with both columns, and rows of a column in a class and not."""
     y = TARGETS[target]
-    schema = infer(X, y)
-    rows, reply, changed = fewest(X, y, plan(schema, activation, derivative))
-    assert rows >= 5
-    assert changed > 0, "the rare marks are there to be withheld"
-    values = np.linalg.eigvalsh(unpack(reply["shape"]["grams"], schema.width + 1))
-    assert (values[..., 0] >= -1e-9 * values[..., -1]).all()
+    reply, absent = answer(X, y, plan(infer(X, y), activation, derivative))
+    Z = np.column_stack([np.ones(ROWS), X]) != 0
+    both = Z.T.astype(int) @ Z
+    missing = symmetric(absent["shape.grams"][0, 0].astype(float)).astype(bool)
+    assert np.array_equal(missing, (both > 0) & (both < 5))
+    assert missing.any(), "the rare marks are there to be withheld"
+    assert not symmetric(reply["shape"]["grams"])[0, 0][missing].any()
+    marks = y[:, None] == np.arange(3) if target == "classes" else y.reshape(ROWS, -1) != 0
+    for side in (marks == 1, marks != 1):
+        rows = Z.T.astype(int) @ side
+        assert absent["moments"][0][(rows > 0) & (rows < 5)].all()
+    assert not reply["moments"][absent["moments"]].any()
 
 
-def test_without_the_rule_of_entries_a_rare_mark_is_told(monkeypatch):
-    monkeypatch.setattr(
-        "solera.core.disclosure.gram.small_entries", lambda Z, w, rows, *_: rows < 0
-    )
-    y = TARGETS["numbers"]
-    assert fewest(X, y, plan(infer(X, y), "linear"))[0] < 5
-
-
-def grams(reply: Any, width: int) -> Any:
-    return unpack(reply["shape"]["grams"], width + 1)[0, 0]
-
-
-def test_marks_of_one_category_do_not_give_a_rare_one_back():
-    """All marks add up to the ones: the one of three rows is not what is missing from the sum."""
-    y = TARGETS["numbers"]
-    G = grams(owner(X, y).ask(TASK, plan(infer(X, y), "linear")), X.shape[1])
-    counts = X[:, 2:7].sum(axis=0)
-    told = G[0, 3:8]
-    assert told[4] == 0
-    missing = G[0, 0] - told.sum()
-    assert missing >= 5
-    assert missing != counts[4]
-    assert missing == pytest.approx(counts[told == 0].sum())
-
-
-def test_a_shifted_mark_tells_no_more_than_the_mark():
-    """A scaler that takes ½ from a mark makes all rows count, and the ones undo it."""
-    y = TARGETS["numbers"]
-    schema = infer(X, y)
-    scaler = so.FedScaler()
-    scaler.schema_, scaler.mean_, scaler.scale_ = schema, np.full(8, 0.5), np.ones(8)
-    reply = owner(X, y).ask(TASK, plan(schema, "linear"), [scaler])
-    G = grams(reply, 8)
-    rare = X[:, 6] == 1
-    undone = 0.5 * G[0] + G[7]  # Σ (z + ½) z of the rare mark, which is the sum over its rows
-    truth = (X[rare] - 0.5).sum(axis=0)
-    assert not np.isclose(undone[1:3], truth[:2]).any()
-    assert not np.isclose(undone[0], 3)
-
-
-@pytest.mark.parametrize("share", [1e-9, 0.05, 0.99])
-def test_samples_of_a_few_rows_and_all_but_a_few_get_nothing(share):
-    y = TARGETS["classes"]
-    patches = np.tile(np.arange(2), (200, 1))
-    asked = owner(X, y)
-    ask = plan(infer(X, y), patches=patches, row_share=share, row_replacement=False)
-    assert asked.ask(TASK, ask) == REFUSED
-    assert "distinct rows" in asked.why
-
-
-def test_a_sample_leaves_once_and_a_similar_one_does_not():
-    y = TARGETS["classes"]
-    asked = owner(X[:, :2], y)
-    ask = plan(infer(X[:, :2], y), patches=np.array([[0, 1]]), row_share=0.5, row_replacement=False)
-    assert asked.ask(TASK, ask) != REFUSED
-    assert asked.ask(TASK, ask) != REFUSED, "the same again tells nothing new"
-    assert asked.ask(TASK, ask, round=1) != REFUSED, "another half differs in many rows"
-    assert asked.ask(TASK, {**ask, "row_share": 0.52}) == REFUSED, "two rows more"
+def test_a_rare_class_is_not_what_the_others_leave():
+    """Σ z of all rows is told with G: were one class withheld alone, it would be the rest."""
+    y = TARGETS["classes"]  # four rows have class 2
+    _, absent = answer(X, y, plan(infer(X, y)))
+    assert absent["moments"][0, 0].tolist() == [False, True, True]
+    assert absent["squares"][0, 0].tolist() == [False, True, True]
 
 
 def test_too_few_rows_per_column_get_nothing():
     rng = np.random.default_rng(0)
     y = TARGETS["numbers"]
     wide = rng.normal(size=(ROWS, 33))
-    asked = owner(wide, y)
-    assert asked.ask(TASK, plan(infer(wide, y), "linear")) == REFUSED
-    assert "34 columns needs 102 distinct rows" in asked.why
-    again = np.repeat(rng.normal(size=(10, 4)), 10, axis=0)
-    assert owner(again, y).ask(TASK, plan(infer(again, y), "linear")) == REFUSED
+    why = refusal(wide, y, plan(infer(wide, y), "linear"))
+    assert "34 columns needs 102 distinct rows, here are 100" in why
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.05])
+def test_samples_of_a_few_rows_get_nothing(share):
+    y = TARGETS["classes"]
+    patches = np.tile(np.arange(2), (200, 1))
+    ask = plan(infer(X, y), patches=patches, row_share=share, row_replacement=False)
+    assert "3 columns needs 9 distinct rows" in refusal(X, y, ask)
+
+
+def test_rows_that_a_member_draws_twice_count_once():
+    y = TARGETS["numbers"]
+    patches = np.array([[0, 1]])
+    ask = plan(infer(X, y), "linear", patches=patches, row_share=0.12, row_replacement=True)
+    limits = replace(find_limits("training"), gram_rows=4.0)
+    assert "12 distinct rows, here are 1" in refusal(X, y, ask, limits)
+    once = {**ask, "row_replacement": False}
+    assert answer(X, y, once, limits)[0]["shape"]["grams"].any()
 
 
 def test_factors_leave_as_the_matrices_that_they_are_of():
     """A number of a factor is what the columns before it do not tell, perhaps of one row."""
-    y = TARGETS["numbers"]
-    asks = [plan(infer(X, y), "linear", representation=way) for way in ("gram", "svd")]
-    told, factored = (owner(X, y).ask(TASK, ask) for ask in asks)
-    assert list(factored["shape"]) == ["grams"]
-    np.testing.assert_allclose(factored["shape"]["grams"], told["shape"]["grams"], atol=1e-9)
-    fed = so.simulate(X, y, clients=1, policy="training")
+    y, wide = TARGETS["numbers"], X[:, [0, 1, 2, 3]]
+    ways = [plan(infer(wide, y), "linear", representation=way) for way in ("gram", "svd")]
+    (told, _), (factored, _) = (answer(wide, y, ask) for ask in ways)
+    assert np.array_equal(factored["shape"]["factors"], told["shape"]["grams"])
+    open_, _ = answer(wide, y, ways[1], policy="trusted")
+    R = open_["shape"]["factors"]
+    G = symmetric(told["shape"]["grams"])
+    np.testing.assert_allclose(R.swapaxes(-1, -2) @ R, G, atol=1e-12)
     models = [so.FedHEONN("linear", representation=way, lam=1e-3) for way in ("gram", "svd")]
     for model in models:
-        model.fit(fed)
-    np.testing.assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)
-
-
-def test_steep_hidden_features_that_single_out_rows_are_withheld():
-    """tanh of a steep layer is ±1: which side of a line a row is on, and how many are."""
-    rng = np.random.default_rng(1)
-    points, y = rng.normal(size=(200, 4)) + 2, rng.random(200)
-    alone = told = 0
-    for seed in range(6):
-        hidden = {"kind": "random_layer", "width": 12, "scale": 1e6, "seed": seed}
-        ask = plan(infer(points, y), "linear", hidden=hidden)
-        raw = ungated(points, y, infer(points, y), ask)["shape.grams"]
-        sides = unpack(raw, 13)[0, 1:]  # the ones with each feature
-        alone += int(((200 - np.abs(sides) > 0) & (200 - np.abs(sides) < 10)).sum())
-        reply = owner(points, y).ask(TASK, ask)
-        if isinstance(reply, str):
-            continue
-        sides = unpack(reply["shape"]["grams"], 13)[0, 0, 0, 1:]
-        few = (200 - np.abs(sides)) / 2
-        assert ((few < 1e-6) | (few >= 5)).all()
-        told += 1
-    assert told
-    assert alone, "there are lines with fewer than five rows on one side"
-
-
-def test_columns_that_differ_in_a_few_rows_are_found():
-    marks = (np.arange(50)[:, None] < [20, 22, 30]).astype(float)
-    near = [[False, True, False], [True, False, False], [False, False, False]]
-    assert too_near(marks, marks, 5).tolist() == near
-    assert too_near(marks, -marks, 5).tolist() == near
-    y = TARGETS["numbers"][:50]
-    noise = np.random.default_rng(0).normal(size=(50, 1))
-    both = np.concatenate([noise, marks[:, :2]], axis=1)
-    G = grams(owner(both, y).ask(TASK, plan(infer(both, y), "linear")), 3)
-    assert G[2].any()
-    assert not G[3].any()
-    asked = owner(both[:, :2], y)
-    assert grams(asked.ask(TASK, plan(infer(both[:, :2], y), "linear")), 2)[2].any()
-    asked.data = table(both[:, [0, 2]], y)
-    asked.gate.memory.rows = None
-    assert not grams(asked.ask(TASK, plan(infer(both[:, :2], y), "linear")), 2)[2].any()
+        model.fit(one_client(wide, y))
+    np.testing.assert_allclose(models[1].predict(wide), models[0].predict(wide), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +170,7 @@ def test_columns_that_differ_in_a_few_rows_are_found():
 )
 def test_plans_that_do_not_fit_are_refused(change, why):
     y = TARGETS["classes"]
-    asked = owner(X, y)
-    assert asked.ask(TASK, {**plan(infer(X, y)), **change}) == REFUSED
-    assert why in asked.why
+    assert why in refusal(X, y, {**plan(infer(X, y)), **change})
 
 
 # --- encryption ---
@@ -279,20 +185,19 @@ def key(tmp_path, monkeypatch):
 
 def test_encrypted_moments_are_judged_before_they_are_sealed(key):
     """Without bounds for its columns a client does not help to encrypt; with them it does."""
-    y = TARGETS["classes"]
-    bounds = {f"x{i}": (-20.0, 20.0) for i in range(8)}
+    y, many = RNG.permutation(np.repeat([0, 1, 2], [40, 35, 25])), X[:, :3]
+    bounds = {f"x{i}": (-20.0, 20.0) for i in range(3)}
     limits = replace(find_limits("training"), bounds=bounds, encrypted=frozenset({"gram"}))
     learner = so.FedHEONN(encrypt=so.Encryption(key))
-    refused = so.simulate(X, y, clients=1, policy="training")
     with pytest.raises(SoleraError, match=r'add "x0" = \[least, largest\]'):
-        learner.fit(refused)
-    sealed = learner.fit(so.simulate(X, y, clients=1, policy=limits)).weights_
-    clear = so.FedHEONN().fit(so.simulate(X, y, clients=1, policy="training")).weights_
+        learner.fit(one_client(many, y))
+    sealed = learner.fit(one_client(many, y, limits)).weights_
+    clear = so.FedHEONN().fit(one_client(many, y)).weights_
     assert np.allclose(sealed, clear, atol=1e-3 * np.abs(clear).max())
-    open_ = so.FedHEONN().fit(so.simulate(X, y, clients=1)).weights_
-    assert not np.allclose(sealed, open_, atol=1e-3 * np.abs(open_).max()), "small ones withheld"
     with pytest.raises(SoleraError, match="leave encrypted only"):
-        so.FedHEONN().fit(so.simulate(X, y, clients=1, policy=limits))
+        so.FedHEONN().fit(one_client(many, y, limits))
+    with pytest.raises(SoleraError, match="'moments' rests on too few rows to be encrypted"):
+        learner.fit(one_client(many, TARGETS["classes"], limits))
 
 
 # --- models from the wire, and what is left to learn from ---
@@ -315,32 +220,18 @@ def test_models_from_the_wire_are_of_the_rows():
     assert "solution_" in rule.objection(describe_fitted(plain), schema)
 
 
-def test_sparse_columns_are_learnt_from_behind_the_gate():
-    data = so.datasets.digits()
-    scores = {}
-    for policy in (None, "training"):
-        fed = so.simulate(data.X, data.y, clients=4, policy=policy)
-        scores[policy] = so.FedHEONN(lam=1.0).fit(fed).score(data.X_test, data.y_test)
-    assert scores["training"] > scores[None] - 0.04
-
-
-def test_schema_names_are_what_bounds_are_given_for():
-    named = Schema(tuple(Feature(f"c{i}") for i in range(8)), "numbers", np.empty(0), 1)
-    asked = owner(X, TARGETS["numbers"], named)
-    assert asked.ask("heonn.agree_key", {**plan(named, "linear"), "key": "absent"}) == REFUSED
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_same_ask_gets_the_same_matrices_again(target):
-    """Columns of which only one left, for the others are too near, are withheld again as before."""
-    twin = X.copy()
-    twin[:3, 0] += 1.0
-    Z = np.concatenate([X, twin], axis=1)
-    schema = infer(Z, TARGETS[target])
-    one = Owner(table(Z, TARGETS[target], schema), replace(find_limits("training"), gram_rows=0.5))
-    first, again = (one.ask(TASK, plan(schema)) for _ in range(2))
-    assert first != REFUSED, one.why
-    assert (first["shape"]["grams"] == 0).any()
-    for name in ("moments", "squares"):
-        assert np.array_equal(first[name], again[name])
-    assert np.array_equal(first["shape"]["grams"], again["shape"]["grams"])
+def test_a_client_with_a_rare_category_is_not_in_the_model_and_the_column_is_named(caplog):
+    """What is learned is right for the rows of the others, and it says who is missing."""
+    draw = np.random.default_rng(0)
+    rows = np.column_stack([draw.normal(size=(300, 2)), draw.random(300) < 0.5])
+    rows[200:, 2] = np.arange(100) < 3  # the last client has three of this category
+    y = np.arange(300) % 3
+    data = so.data.FederatedData(rows, y, np.array([0, 100, 200, 300]))
+    model = so.FedHEONN().fit(so.simulate(data, policy="training"))
+    others = so.data.FederatedData(rows[:200], y[:200], np.array([0, 100, 200]))
+    expected = so.FedHEONN().fit(so.simulate(others)).weights_
+    np.testing.assert_allclose(model.weights_, expected, rtol=1e-12)
+    assert "client 2 invalid: fewer persons than min_count have 'x2'; leave" in caplog.text
+    assert "the model lacks client 2 (1 in all)" in model.card()
+    with pytest.raises(NotEnoughReplies, match=r"have 'x2'.*FedSelect"):
+        so.FedHEONN().partial_fit(so.simulate(data, policy="training"), clients=[2])

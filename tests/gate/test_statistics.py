@@ -11,9 +11,7 @@ from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.disclosure.cumulative import intervals
-from solera.core.disclosure.evidence import Persons
-from solera.core.errors import DataError, NotEnoughReplies, SoleraError
+from solera.core.errors import DataError, SoleraError
 from solera.core.schema import Feature, Schema, class_codes, infer
 from solera.trust.gate import find_limits
 
@@ -28,102 +26,7 @@ def owner(X: Any = X, y: Any = Y, policy: Any = TRAINING, schema: Schema | None 
     return Owner(table(X, y, schema), find_limits(policy))
 
 
-# --- quantiles ---
-
-
-def edges_of(edges: Any, columns: int = 2) -> dict[str, Any]:
-    return {"edges": np.broadcast_to(edges, (columns, len(edges))).copy()}
-
-
-def test_no_grid_of_edges_tells_a_value():
-    """Wherever counts step, at least five rows of the client are in the interval around it."""
-    one = owner()
-    for column in (0, 1):
-        grid = np.linspace(X[:, column].min() - 1, X[:, column].max() + 1, 20_001)
-        below = one.ask("preprocess.count", edges_of(grid))["below"][column]
-        found = intervals(X[:, column], 5, Persons())
-        assert np.bincount(found.own).min() >= 5
-        for low, high in list(zip(found.low, found.high, strict=True))[1:-1]:
-            assert ((X[:, column] > low) & (X[:, column] <= high)).sum() >= 5
-        steps = grid[1:][np.diff(below) > 0]
-        places = np.searchsorted(found.high, steps)
-        assert len(np.unique(places)) <= ROWS // 5
-        nearest = np.abs(np.sort(X[:, column])[:, None] - steps).min(axis=1)
-        width = (found.high - found.low)[found.own]
-        assert np.median(nearest / width[np.argsort(X[:, column])]) > 1e-3
-
-
-def test_bisecting_an_edge_finds_the_end_of_an_interval_and_no_value():
-    one = owner()
-    low, high = X[:, 0].min() - 1, X[:, 0].max() + 1
-    for _ in range(50):
-        middle = (low + high) / 2
-        enough = one.ask("preprocess.count", edges_of([middle]))["below"][0, 0] >= 5
-        low, high = (low, middle) if enough else (middle, high)
-    assert np.abs(X[:, 0] - high).min() > 1e-4
-
-
-def test_counts_below_edges_rest_on_many_rows():
-    hostile = Hostile(X, Y, "training")
-    rng = np.random.default_rng(3)
-    for _ in range(4):
-        hostile.ask("preprocess.count", edges_of(rng.choice(X[:, 0], 30) + 1e-9))
-    assert hostile.leak().rows >= 5
-    assert hostile.asks == len(hostile.answers)
-
-
-def intervals_of(values):
-    """What the intervals of a column tell: their ends, and how many rows count in each."""
-    table = intervals(values, 5, Persons())
-    counts = np.bincount(table.own[table.own >= 0], minlength=len(table.high))
-    return table.low.tolist(), table.high.tolist(), table.reach.tolist(), counts.tolist()
-
-
-@pytest.mark.parametrize("rows", [12, 23, 40, 75])
-def test_rows_of_an_interval_change_all_intervals_alike(rows):
-    """So nothing that follows from intervals rests on fewer than five rows, whatever it is."""
-    rng = np.random.default_rng(rows)
-    for values in (rng.normal(size=rows), np.exp(2 * rng.normal(size=rows)), rng.poisson(3, rows)):
-        values = values.astype(float)
-        own = intervals(values, 5, Persons()).own
-        for interval in range(int(own.max(initial=-1)) + 1):
-            members = np.flatnonzero(own == interval)
-            assert len(members) >= 5
-            first, *others = (intervals_of(np.delete(values, i)) for i in members)
-            assert all(other == first for other in others)
-
-
-@pytest.mark.parametrize("rows", [5, 12, 23, 40, 300])
-def test_no_value_is_beyond_the_reach_of_its_interval(rows):
-    rng = np.random.default_rng(rows)
-    for values in (rng.normal(size=rows), np.exp(2 * rng.normal(size=rows)), rng.poisson(3, rows)):
-        table = intervals(values.astype(float), 5, Persons())
-        reach = np.concatenate([[-np.inf], table.reach])
-        assert (reach[table.own] < values).all()
-        assert (values <= reach[table.own + 1]).all()
-
-
-def test_persons_and_not_rows_fill_an_interval():
-    values = np.repeat(np.arange(20.0), 3)
-    rows = intervals(values, 5, Persons())
-    people = intervals(values, 5, Persons(np.repeat(np.arange(20), 3)))
-    assert len(people.high) < len(rows.high)
-    assert min(len(np.unique(np.flatnonzero(people.own == i) // 3)) for i in range(2)) >= 5
-
-
-@pytest.mark.parametrize(("clients", "error"), [(5, 0.01), (50, 0.04)])
-def test_quantiles_are_close_behind_the_gate(clients, error):
-    rng = np.random.default_rng(0)
-    values = np.stack(
-        [rng.normal(size=2000) * 100 + 1000, rng.integers(0, 2, 2000).astype(float)], axis=1
-    )
-    fed = so.simulate(values, clients=clients, policy="training")
-    edges = so.FedBins(8).fit(fed).edges_
-    share = (values[:, 0, None] <= edges[0]).mean(axis=0)
-    assert np.abs(share - np.arange(1, 8) / 8).max() < error
-    np.testing.assert_array_equal(edges[1], [0.0, 1.0])
-    median = so.FedImputer("median").fit(fed).fill_
-    assert abs((values[:, 0] <= median[0]).mean() - 0.5) < error
+# --- missing values ---
 
 
 def test_a_few_missing_values_are_not_told():
@@ -131,7 +34,6 @@ def test_a_few_missing_values_are_not_told():
     few[:2, 0], many[:8, 0] = np.nan, np.nan
     for rows, known in ((few, ROWS), (many, ROWS - 8)):
         one = owner(rows)
-        assert one.ask("preprocess.count", edges_of([0.0]))["rows"][0] == known
         described = one.ask("data.describe", None)
         assert described["gaps"] == ([] if known == ROWS else [0])
         assert bool(one.ask("data.flaws", None)["gaps"]) == (known < ROWS)
@@ -185,114 +87,10 @@ def test_too_many_categories_are_refused():
     assert "more than 40 categories" in one.why
 
 
-def test_small_categories_are_withheld_with_another():
-    (counts,) = owner(*with_rare(), schema=CATEGORIES).ask(
-        "preprocess.count_categories", {"sizes": [0, 4]}
-    )[1:]
-    assert counts[3] == 0
-    assert (counts[:3] == 0).sum() == 1
-
-
-def test_every_column_withholds_enough_rows_of_its_own():
-    rows, y = with_rare()
-    rows[:, 0] = np.resize([0.0, 1.0], 40)
-    rows[:14, 0] = 0.0
-    schema = replace(
-        CATEGORIES, features=(Feature("u", "categorical", ("x", "y")), CATEGORIES.features[1])
-    )
-    counts = owner(rows, y, schema=schema).ask("preprocess.count_categories", {"sizes": [2, 4]})
-    hidden = [40 - column.sum() for column in counts]
-    assert hidden[0] == 0
-    assert hidden[1] >= 5
-
-
 def test_an_unknown_class_is_not_quoted():
     with pytest.raises(DataError) as error:
         class_codes(np.array(["secret diagnosis"]), np.array(["a", "b"]))
     assert "secret" not in str(error.value)
-
-
-# --- clusters ---
-
-
-def update(centroids: Any, **more: Any) -> dict[str, Any]:
-    return {"centroids": centroids, "epochs": 1, "batch_size": None, "rate": 1.0, **more}
-
-
-def test_two_asks_subtracted_do_not_tell_a_row():
-    """The middle between two centroids is moved across one row."""
-    rows = np.random.default_rng(4).normal(size=(ROWS, 3))
-    cuts = np.sort(rows[:, 0])[29:31] + 1e-9
-    hostile = Hostile(rows, Y, "training")
-    for cut in cuts:
-        ends = np.array([[cut - 1000.0, 0.0, 0.0], [cut + 1000.0, 0.0, 0.0]])
-        for task, ask in (("kmeans.update", update(ends)), ("kmeans.cost", {"centroids": ends})):
-            assert hostile.ask(task, ask) != REFUSED
-    assert hostile.leak().rows >= 5
-
-
-def test_sums_whose_difference_is_one_row_stand_still():
-    """Six rows change their cluster, five of them with nothing in the second column."""
-    rows = np.random.default_rng(4).normal(size=(ROWS, 3))
-    order = np.argsort(rows[:, 0])
-    rows[order[30:35], 1] = 0.0
-    hostile = Hostile(rows, Y, "training")
-    for place in (29, 35):
-        cut = rows[order[place], 0] + 1e-9
-        ends = np.array([[cut - 1000.0, 7.0, 0.0], [cut + 1000.0, 7.0, 0.0]])
-        reply = hostile.ask("kmeans.update", update(ends))
-    np.testing.assert_array_equal(reply["sums"][:, 1], 7.0 * reply["counts"])
-    assert hostile.leak().rows >= 5
-
-
-def test_sums_leave_with_the_count_of_their_own_rows_or_not_at_all():
-    """The counts were told before, of other rows: those of the sums would give a mean of both."""
-    cuts = np.sort(X[:, 0])[29:31] + 1e-9
-    first, second = (np.array([[cut - 1000.0, 7.0], [cut + 1000.0, 7.0]]) for cut in cuts)
-    one = owner()
-    before = one.ask("kmeans.cost", {"centroids": first})
-    after = one.ask("kmeans.update", update(second))
-    np.testing.assert_array_equal(after["counts"], before["counts"])
-    np.testing.assert_array_equal(after["sums"], after["counts"][:, None] * second)
-
-
-def test_a_cluster_of_few_rows_does_not_move_its_centroid():
-    start = np.array([X.mean(axis=0), X[np.argmax(X[:, 1])]])
-    reply = owner().ask("kmeans.update", update(start))
-    np.testing.assert_array_equal(reply["sums"], reply["counts"][:, None] * start)
-
-
-def test_several_steps_need_trust():
-    start = X[:2].copy()
-    for more in ({"epochs": 2}, {"batch_size": 7}, {"rate": 0.5}):
-        assert owner().ask("kmeans.update", update(start, **more)) == REFUSED
-        assert owner(policy="trusted").ask("kmeans.update", update(start, **more)) != REFUSED
-
-
-def test_clusters_are_found_behind_the_gate():
-    rng = np.random.default_rng(2)
-    centres = np.array([[0.0, 0], [8, 8], [-8, 8]])
-    rows = np.concatenate([rng.normal(size=(200, 2)) + centre for centre in centres])
-    rng.shuffle(rows)
-    fed = so.simulate(rows, clients=5, policy="training")
-    model = so.FedKMeans(3).fit(fed)
-    apart = np.linalg.norm(model.centroids_[:, None] - centres, axis=2)
-    assert apart.min(axis=0).max() < 0.3
-    assert model.silhouette(fed) > 0.8
-    with pytest.raises(NotEnoughReplies, match="needs noise or the policy 'trusted'"):
-        so.FedKMeans(3, init="k-means++").fit(fed)
-
-
-@pytest.mark.parametrize(
-    "centroids", [np.zeros((2, 3)), np.zeros((20_000, 2)), np.full((2, 2), np.nan), np.zeros(2)]
-)
-def test_centroids_of_other_shapes_are_refused(centroids):
-    for task, ask in (
-        ("kmeans.update", update(centroids)),
-        ("kmeans.cost", {"centroids": centroids}),
-        ("kmeans.candidates", {"centroids": centroids, "rate": 1.0}),
-    ):
-        assert owner().ask(task, ask) == REFUSED
 
 
 # --- evaluation ---

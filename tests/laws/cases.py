@@ -22,16 +22,18 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.evaluation import CountTotals, Gather
+from solera.learn.description import CellTotals
+from solera.learn.evaluation import CountTotals
 from solera.learn.heonn.algebra import Grams, SumOf
-from solera.learn.preprocess.moments import Moments
-from solera.learn.row_metrics import Totals
+from solera.learn.row_metrics import MeanTotals
 from solera.learn.scores import ScoreTotals
+from solera.learn.totals import Gather
 from solera.learn.trees.boosting.base import Exponents
 from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectMarked, CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
+from solera.learn.whole_fields import WholeFields
 from solera.privacy.he.sums import EncryptedSum
 from solera.privacy.secure_sum.protocol import MaskedWords, SecureSum
 from solera.robust.collect import CollectUpdates, Robust
@@ -60,6 +62,8 @@ def example(cls: type, examples: dict[type, Callable[[], Any]]) -> Any:
 whole = st.integers(-(2**20), 2**20)
 vectors = hnp.arrays(np.float64, 3, elements=st.integers(-1000, 1000).map(float))
 weights = st.integers(0, 8).map(float)
+bin_rows = st.integers(0, 50)
+bins = hnp.arrays(np.int64, 4, elements=bin_rows)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
     SecureSum: lambda: SecureSum(so.aggregations.Mean(weight="rows")),
     so.aggregations.ByFold: lambda: so.aggregations.ByFold(so.aggregations.Sum(), 2),
@@ -71,6 +75,9 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
     RuleFold: lambda: RuleFold(2, 2),
+    WholeFields: lambda: WholeFields(
+        {"sums": so.aggregations.Sum(), "rows": so.aggregations.Sum()}
+    ),
     SumOf: lambda: SumOf([3]),
     CollectTrees: lambda: CollectTrees(2, 2),
 }
@@ -95,6 +102,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     Exponents: st.integers(-1074, 1024),
     so.aggregations.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.aggregations.Fields: _sums,
+    WholeFields: _sums,
     so.aggregations.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
@@ -113,13 +121,20 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
         hnp.arrays(np.uint64, 3),
         st.booleans(),
     ),
-    Totals: st.fixed_dictionaries({"total": whole.map(float), "rows": st.integers(0, 100)}),
+    MeanTotals: st.fixed_dictionaries({"total": whole.map(float), "rows": st.integers(0, 100)}),
     ScoreTotals: st.fixed_dictionaries(
         {
-            "counts": hnp.arrays(np.int64, (1, 2, 4), elements=st.integers(0, 50)),
-            "merged": st.booleans(),
+            "bins": st.fixed_dictionaries({"0": st.fixed_dictionaries({"no": bins, "yes": bins})}),
+            "sides": st.fixed_dictionaries({"0": hnp.arrays(np.int64, 2, elements=bin_rows)}),
             "loss": whole.map(float),
             "brier": whole.map(float),
+            "rows": st.integers(0, 100),
+        }
+    ),
+    CellTotals: st.fixed_dictionaries(
+        {
+            "columns": st.fixed_dictionaries({"0": bins, "1": bins}),
+            "classes": bins,
             "rows": st.integers(0, 100),
         }
     ),
@@ -128,7 +143,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y", "error")},
             **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y2", "error2")},
             "rows": st.integers(0, 100),
-            "single": st.integers(0, 1),
         }
     ),
     SumOf: vectors,
@@ -140,13 +154,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     )
     | st.fixed_dictionaries(
         {"factors": hnp.arrays(np.float64, (1, 1, 2, 3), elements=st.integers(-9, 9).map(float))}
-    ),
-    Moments: st.fixed_dictionaries(
-        {
-            "rows": hnp.arrays(np.float64, 3, elements=st.integers(1, 64).map(float)),
-            "mean": vectors,
-            "m2": hnp.arrays(np.float64, 3, elements=st.integers(0, 100).map(float)),
-        }
     ),
     SchemaAgreement: st.builds(
         lambda width, classes, gap, empty: {

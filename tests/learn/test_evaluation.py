@@ -218,20 +218,25 @@ def test_metrics_under_a_policy_are_marked_or_not_there():
 
 
 def test_errors_of_numbers_rest_on_the_same_rows():
-    """Sums of squares that an owner withholds made a mean over all rows too small."""
+    """A client with three rows to test on withholds its sums, and how many rows these are of."""
     rng = np.random.default_rng(3)
-    Z = rng.normal(size=(120, 2))
-    y = Z[:, 0] + 0.1 * rng.normal(size=120)
-    y[7] += 60  # one row outweighs the squares of its client, and not its absolute errors
-    thirds = so.partitions.Explicit([np.arange(k, 120, 3).tolist() for k in range(3)])
-    plain = so.simulate(Z, y, clients=3, partition=thirds)
-    gated = so.simulate(Z, y, clients=3, partition=thirds, policy="training")
+    Z = rng.normal(size=(138, 2))
+    y = Z[:, 0] + 0.1 * rng.normal(size=138)
+    y[120:] += 60
+    parts = so.partitions.Explicit([range(60), range(60, 120), range(120, 138)])
+    options = {"clients": 3, "partition": parts, "test": 1 / 6}
+    plain = so.simulate(Z, y, **options)
+    gated = so.simulate(Z, y, policy="training", **options)
     model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
-    others = [each["mse"] for c, each in model.evaluate(plain, "train").clients.items() if c != 1]
+    others = so.simulate(plain.data).without(2)
+    assert plain.data.sizes("test").tolist() == [10, 10, 3]
+    right = model.evaluate(others)
     for per_client in (True, False):
-        found = model.evaluate(gated, "train", per_client=per_client)
-        assert found["mse"] == pytest.approx(np.mean(others))
-        assert {(f.rows, f.withheld) for f in found.metrics.values()} == {(80, 40)}
+        metrics = model.evaluate(gated, per_client=per_client, scores=True).metrics
+        assert metrics["mse"] == pytest.approx(right["mse"])
+        assert metrics["r2"] == pytest.approx(right["r2"])
+        assert {(f.rows, f.clients, f.withheld) for f in metrics.values()} == {(20, 2, 1)}
+        assert not any(figure.is_whole for figure in metrics.values())
 
 
 def test_the_history_says_whose_rows(tmp_path):

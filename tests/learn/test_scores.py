@@ -104,7 +104,7 @@ def made() -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("unit", [None, 5, 8])
-def test_bounds_hold_where_small_bins_are_merged(made, unit):
+def test_bounds_hold_where_small_bins_are_withheld(made, unit):
     from dataclasses import replace
 
     from solera.trust.gate import find_limits
@@ -127,15 +127,15 @@ def test_bounds_hold_where_small_bins_are_merged(made, unit):
         assert found.scores.rows == len(y_all)
         for metric, value in expected.items():
             assert abs(found[metric] - value) <= found.bounds[metric] + 1e-9, metric
-        assert 0 < found.bounds["auroc"] < (0.2 if unit is None else 0.5)
+        assert 0 < found.bounds["auroc"] < (0.4 if unit is None else 0.5)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_curves_behind_a_gate_are_near_those_of_the_rows(seed):
-    """Scores are cut where the model says yes: the counts of evaluation do not stand in the way."""
+def test_curves_under_a_policy_are_near_those_of_the_rows(seed):
     X, y = make_classification(3000, 10, n_informative=4, flip_y=0.1, random_state=seed)
-    fed = so.simulate(X, y, clients=10, test=0.3, seed=0, policy="training")
-    model = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(fed, progress=False)
+    options = {"clients": 10, "test": 0.3, "seed": 0}
+    model = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(so.simulate(X, y, **options))
+    fed = so.simulate(X, y, policy="training", **options)
     found = model.evaluate(fed, scores=True)
     X_all, y_all = pooled(fed)
     p = model.predict_proba(X_all)[:, 1]
@@ -289,7 +289,7 @@ def test_what_is_asked_is_planned(made):
     grid = so.metrics.ScoreGrid()
     ask = score_ask(model, describe_fitted(model.for_prediction()), "test", grid)
     plan = score_asks(model, "test", grid)
-    assert objection(plan, {}, "learner.score_counts", 1, ask) is None
-    assert objection(plan, {}, "learner.score_counts", 1, {**ask, "bins": 400})
-    assert objection(plan, {}, "learner.score_counts", 1, {**ask, "part": "train"})
-    assert objection(plan, {"learner.score_counts": 1}, "learner.score_counts", 1, ask)
+    assert objection(plan, {}, "learner.score_counts", 2, ask) is None
+    assert objection(plan, {}, "learner.score_counts", 2, {**ask, "bins": 400})
+    assert objection(plan, {}, "learner.score_counts", 2, {**ask, "part": "train"})
+    assert objection(plan, {"learner.score_counts": 1}, "learner.score_counts", 2, ask)

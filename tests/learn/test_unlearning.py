@@ -41,7 +41,6 @@ FOLDS = {
     "lams": (lambda: so.FedHEONN("linear", lam=[0.01, 1.0]), "classes"),
     "hidden": (lambda: so.FedHEONN("linear", features="fourier", hidden=12), "classes"),
     "ensemble": (lambda: so.FedHEONN(ensemble=so.RandomPatches(4, rows=0.8)), "classes"),
-    "scaler": (lambda: so.FedScaler(), "classes"),
     "imputer": (lambda: so.FedImputer(), "classes"),
 }
 
@@ -131,6 +130,7 @@ def test_a_class_that_only_the_forgotten_client_had_is_gone():
 
 
 REFITS = {
+    "scaler": (lambda: so.FedScaler(), "classes"),
     "bins": (lambda: so.FedBins(4), "classes"),
     "pipeline": (lambda: so.Pipeline(so.FedScaler(), so.FedHEONN()), "classes"),
     "glm": (lambda: so.FedGLM("poisson", rounds=20), "counts"),

@@ -198,7 +198,9 @@ def test_attacks_are_seeded_and_touch_nobody_else():
     honest = federation(so.FedLinear)
     ask = {"coef": np.zeros((6, 3)), "intercept": np.zeros(3), "classes": np.arange(3),
            "loss": "softmax", "lr": 0.1, "epochs": 1, "batch_size": 8, "l2": 0.0}  # fmt: skip
-    lies, truth = ({r.client: r.payload for r in f.ask("linear.train", ask)} for f in (fed, honest))
+    lies, truth = (
+        {r.client: r["model"] for r in f.ask("linear.train", ask)} for f in (fed, honest)
+    )
     differ = [c for c in truth if not np.array_equal(lies[c]["coef"], truth[c]["coef"])]
     assert differ == fed.attackers.tolist()
 

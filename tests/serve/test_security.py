@@ -483,7 +483,8 @@ def test_no_pickle(network, tmp_path):
 
 def garbage():
     """Replies to ``linear.train`` that are not sound."""
-    good = {"coef": np.ones((4, 3)), "intercept": np.ones(3), "loss": 0.1, "rows": 40}
+    model = {"coef": np.ones((4, 3)), "intercept": np.ones(3), "loss": 0.1}
+    good = {"model": model, "rows": 40}
     frame = encode(good)
     head = struct.Struct("<4sI")
     nested = b"\x91" * 100_000 + b"\xc0"
@@ -498,12 +499,12 @@ def garbage():
     yield "length lies", head.pack(frame[:4], 0xFFFFFFFF) + frame[8:]
     yield "another version", frame[:3] + b"\xff" + frame[4:]
     for name, value in (("nan", np.nan), ("infinite", np.inf)):
-        bad = good["coef"].copy()
+        bad = model["coef"].copy()
         bad[2, 1] = value
-        yield name, encode(good | {"coef": bad})
-    yield "nan alone", encode(good | {"loss": float("nan")})
-    yield "another shape", encode(good | {"coef": np.ones((3, 4))})
-    yield "another type", encode(good | {"coef": "1"})
+        yield name, encode(good | {"model": model | {"coef": bad}})
+    yield "nan alone", encode(good | {"model": model | {"loss": float("nan")}})
+    yield "another shape", encode(good | {"model": model | {"coef": np.ones((3, 4))}})
+    yield "another type", encode(good | {"model": model | {"coef": "1"}})
     yield "a list", encode([1, 2, 3])
     yield "nothing", encode(None)
     for where in (4, 6, 8, 9, 12):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solera as so
-from solera.core.errors import UsageError
+from solera.core.errors import TaskError, UsageError
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, symmetric
 
@@ -161,7 +161,8 @@ def test_an_update_is_clipped_as_one():
     clipped = contribution.bounded(None).numbers(Behind(5))
     assert clipped["a"] == pytest.approx([0.6, 0.0])
     assert clipped["b"][0] == pytest.approx([0.8])
-    assert contribution.sensitivity("l2", None) == 1.0
+    assert contribution.sensitivity("l2", None) == 2.0  # a row may turn it round
+    assert contribution.sensitivity("l1", None) == pytest.approx(2 * 3**0.5)
     endless = so.update(np.array([np.inf, 1.0]), bound=1.0).bounded(None)
     assert endless.numbers(Behind(5)).tolist() == [0.0, 0.0]
 
@@ -211,3 +212,14 @@ def test_what_makes_no_sense_is_an_error_with_the_way_out(call, words):
     with pytest.raises(UsageError, match=words) as caught:
         call()
     assert caught.value.hint
+
+
+@so.task("contributions.draws", many=True)
+def draws(client, ask):
+    return {"rows": so.count_by(client.rng.random(len(client.data)) < 0.5)}
+
+
+def test_a_task_that_works_row_by_row_has_nothing_of_the_client_but_its_rows():
+    fed = so.simulate(np.ones((30, 1)), clients=3, seed=0)
+    with pytest.raises(TaskError, match=r"asks for client\.rng, which is not of a row"):
+        fed.ask(draws).fold(so.aggregations.Sum())

@@ -90,7 +90,9 @@ class Aggregation(Component, abstract=True):
         if not reply.absent:
             return self.lift(reply)
         if not self.accepts_gaps(reply.absent):
-            raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
+            if any(np.any(marks) for marks in _flat(reply.absent.values())):
+                raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
+            return self.lift(reply)  # of a masked reply, which marks every number as there
         return with_gaps(self.lift(reply), count_gaps(dict(reply.absent)))
 
     def merge(self, a: Any, b: Any) -> Any:
@@ -217,13 +219,21 @@ class Sum(Aggregation):
 class Mean(Aggregation):
     """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1.
 
-    A reply whose arrays, taken together, are longer than ``largest`` does not count.
+    x is all of a reply but its weight, or the entry named ``of``. A reply whose arrays, taken
+    together, are longer than ``largest`` does not count.
     """
 
     additive = True
 
-    def __init__(self, weight: str | None = None, *, largest: Positive | None = None) -> None:
+    def __init__(
+        self,
+        weight: str | None = None,
+        *,
+        of: str | None = None,
+        largest: Positive | None = None,
+    ) -> None:
         self.weight = weight
+        self.of = of
         self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
@@ -265,14 +275,17 @@ class Mean(Aggregation):
 
     def _split(self, values: Any, ones: Any) -> tuple[Any, Any]:
         """The weights and the values they weigh."""
-        if self.weight is None:
-            return ones, values
-        if not isinstance(values, Mapping) or self.weight not in values:
-            raise PayloadError(f"the reply has no entry {self.weight!r} to weigh it by")
-        weights = np.asarray(values[self.weight], dtype=np.float64)
-        if not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise PayloadError(f"weights must be finite and not negative, not {weights}")
-        return weights, {key: v for key, v in values.items() if key != self.weight}
+        for entry in filter(None, (self.weight, self.of)):
+            if not isinstance(values, Mapping) or entry not in values:
+                what = "to weigh it by" if entry == self.weight else "to average"
+                raise PayloadError(f"the reply has no entry {entry!r} {what}")
+        weights = ones
+        if self.weight is not None:
+            weights = np.asarray(values[self.weight], dtype=np.float64)
+            if not (np.isfinite(weights).all() and (weights >= 0).all()):
+                raise PayloadError(f"weights must be finite and not negative, not {weights}")
+            values = {key: v for key, v in values.items() if key != self.weight}
+        return weights, values if self.of is None else values[self.of]
 
 
 class Collect(Aggregation):

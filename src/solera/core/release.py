@@ -389,8 +389,8 @@ class Categories(Release):
         limits = leaving.limits
         values = np.asarray(values)
         names, codes = np.unique(values, return_inverse=True)
-        persons = leaving.gate.persons(leaving.client, "train")
-        rows = persons.count(codes.reshape(-1)[:, None] == np.arange(len(names)))
+        units = limits.units_of(leaving.client, "train")
+        rows = Persons(units).count(codes.reshape(-1)[:, None] == np.arange(len(names)))
         listed = set(limits.listed.get(column, ()))
         kept = [n for n, r in zip(names.tolist(), rows, strict=True) if r >= limits.min_count]
         most = min(limits.categories, int(limits.category_share * len(values)))

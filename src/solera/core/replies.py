@@ -112,12 +112,12 @@ class Stacked:
         if not self._len:
             return np.empty(0, dtype=np.int64)
         left_out = self.sums
-        if all(leaf.ndim > 1 or leaf.dtype.kind == "f" for leaf in _leaves(self.fields)):
-            size = encoded_size({**self[0], **left_out} if left_out else self[0])
-            return np.full(self._len, size, dtype=np.int64)
-        if left_out:
-            return np.array([encoded_size({**row, **left_out}) for row in self], dtype=np.int64)
-        return np.array([encoded_size(row) for row in self], dtype=np.int64)
+        varying = [
+            leaf for leaf in _leaves(self.fields) if leaf.ndim == 1 and leaf.dtype.kind != "f"
+        ]
+        first, which = _alike_in_digits(varying, self._len)
+        sizes = [encoded_size({**self[i], **left_out}) for i in first.tolist()]
+        return np.array(sizes, dtype=np.int64)[which]
 
     def finite(self) -> BoolArray:
         """For every reply, whether all its numbers are finite."""
@@ -255,6 +255,25 @@ class Batch:
 def _why(error: Exception) -> str:
     text = error.message if isinstance(error, PayloadError) else f"{type(error).__name__}: {error}"
     return text[:1000]
+
+
+_DIGITS = np.array([1 << 7, 1 << 8, 1 << 16, 1 << 32])
+"""From these on a whole number takes more bytes."""
+
+
+def _alike_in_digits(counts: Sequence[NDArray[Any]], replies: int) -> tuple[IntArray, IntArray]:
+    """Replies of which all sizes are, and which of them each is like.
+
+    They differ by ``counts`` alone, one number of every reply; other values are all different.
+    """
+    everyone = np.arange(replies)
+    if any(values.dtype.kind not in "iu" or values.min() < 0 for values in counts):
+        return everyone, everyone
+    digits = np.zeros(replies, dtype=np.int64)
+    for values in counts:
+        digits = digits * (len(_DIGITS) + 1) + np.searchsorted(_DIGITS, values, side="right")
+    _, first, which = np.unique(digits, return_index=True, return_inverse=True)
+    return first, which
 
 
 Checked = tuple[Batch, list[Failure]]

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Fields, Union
 from solera.core.clients import Array, BoolArray, Client, ClientGroup, Rows
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, SchemaError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
-from solera.core.release import Categories, Cells, Facts, Leaving
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
+from solera.trust.contributions import count_by
+from solera.trust.release import Categories, Facts, OutgoingReply
 
 SMALLEST_COUNT = 5
-"""Counts below this are not sent."""
+"""Counts below this are not shown, whatever an owner's policy lets out."""
 
 
 Common = Callable[[str, Any], list[Any]]
 """(column, its values) → those that may be named."""
 
 
-def _keep_common(leaving: Leaving, common: Common) -> None:
+def _keep_common(outgoing: OutgoingReply, common: Common) -> None:
     """Name the categories and classes that are common, and the columns that often miss values."""
-    rows, schema = leaving.client.data.part("train"), leaving.client.data.schema
+    rows, schema = outgoing.client.data.part("train"), outgoing.client.data.schema
     features = []
     for column, feature in enumerate(schema.features):
         named: list[Any] = []
@@ -37,12 +37,12 @@ def _keep_common(leaving: Leaving, common: Common) -> None:
             named = [name for name in feature.categories if name in held]
             named += [name for name in held if name not in feature.categories and name]
         features.append([feature.name, feature.kind, named])
-    leaving.put("features", features)
+    outgoing.put("features", features)
     if schema.target == "classes" and rows.y is not None:
         classes = common("", rows.y)
-        leaving.put("classes", np.unique(classes) if classes else np.unique(rows.y)[:0])
-        leaving.put("outputs", len(classes))
-    leaving.put("gaps", _common_gaps(leaving, common))
+        outgoing.put("classes", np.unique(classes) if classes else np.unique(rows.y)[:0])
+        outgoing.put("outputs", len(classes))
+    outgoing.put("gaps", _common_gaps(outgoing, common))
 
 
 def _category_of(codes: Array, categories: tuple[str, ...]) -> Array:
@@ -51,9 +51,9 @@ def _category_of(codes: Array, categories: tuple[str, ...]) -> Array:
     return names[np.where(np.isfinite(codes), codes, -1).astype(np.int64)]
 
 
-def _common_gaps(leaving: Leaving, common: Common) -> list[int]:
+def _common_gaps(outgoing: OutgoingReply, common: Common) -> list[int]:
     """Columns in which as many values miss as a category must have to be named."""
-    rows, schema = leaving.client.data.part("train"), leaving.client.data.schema
+    rows, schema = outgoing.client.data.part("train"), outgoing.client.data.schema
     missing = _missing(rows)
     return [
         int(column)
@@ -66,35 +66,25 @@ def _words(missing: BoolArray) -> Array:
     return np.where(missing, "missing", "known")
 
 
-def _number(ask: Any, entry: str, value: Any, before: Any = 0) -> Any:
-    """A number of rows, 0 in the place of none."""
-    return 0 if value is None else value
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data))}
-
-
 @task(
     "data.describe",
+    leaves="cells",
     release=[
         Facts("target", "target_names", "unknown", "empty"),
         Categories("features", "classes", "outputs", "gaps", keep=_keep_common),
-        Cells("rows", behind=_behind, read=_number),
     ],
 )
 def describe(client: Client, ask: Any) -> dict[str, Any]:
     """Names, kinds and categories of the columns, the classes, and which columns miss values.
 
-    The number of rows is sent only when it is not small. Behind a gate, so are the categories,
-    classes and columns that miss values: those of at least ``min_count`` rows are named, and what
-    the owner lists.
+    Under a policy categories, classes and columns that miss values are named where at least
+    ``min_count`` persons have them, and what the owner lists.
     """
     rows = client.data.part("train")
     described = client.data.schema.to_payload()
     if client.data.schema.target == "classes" and rows.y is not None:
         described["classes"] = np.unique(rows.y)
-    described["rows"] = len(rows) if len(rows) >= SMALLEST_COUNT else None
+    described["rows"] = count_by(None)
     described["empty"] = not len(rows)
     described["gaps"] = _missing_columns(rows)
     return described
@@ -129,6 +119,9 @@ class SchemaAgreement(Aggregation):
     Clients with different columns are kept apart until :meth:`finish`, which names the first one
     that differs from the majority and the column where it does. Commutative and associative.
     """
+
+    def accepts_gaps(self, entries: Collection[str]) -> bool:
+        return set(entries) <= {"rows"}
 
     def lift(self, reply: Reply) -> Any:
         answer = reply.payload
@@ -197,10 +190,10 @@ def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     return [find_missing(client, ask) for client in group]
 
 
-def _keep_common_gaps(leaving: Leaving, common: Common) -> None:
-    schema = leaving.client.data.schema
-    names = [schema.features[column].name for column in _common_gaps(leaving, common)[:1]]
-    leaving.put("gaps", _missing_reply(leaving.client.id, names, 1)["gaps"])
+def _keep_common_gaps(outgoing: OutgoingReply, common: Common) -> None:
+    schema = outgoing.client.data.schema
+    names = [schema.features[column].name for column in _common_gaps(outgoing, common)[:1]]
+    outgoing.put("gaps", _missing_reply(outgoing.client.id, names, 1)["gaps"])
 
 
 @task(
@@ -211,7 +204,7 @@ def _keep_common_gaps(leaving: Leaving, common: Common) -> None:
 def find_missing(client: Client, ask: Any) -> dict[str, Any]:
     """Whether this client has no rows, and the first column in which values are missing.
 
-    Behind a gate it is the first in which at least ``min_count`` values are missing. Where only a
+    Under a policy it is the first in which ``min_count`` persons miss a value. Where only a
     few are, the task that meets them fails.
     """
     rows = client.data.part("train")

@@ -131,7 +131,7 @@ class Runner:
     def group_spans(self, ask: Ask, spans: Sequence[IntArray]) -> Iterator[list[IntArray]]:
         """Runs of blocks that one ``many=`` call can serve within the memory."""
         task = find_task(ask.task, ask.version)
-        if task.many is None or not self._at_once(ask):
+        if task.many is None or not self._at_once(task, ask):
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans))
@@ -142,10 +142,11 @@ class Runner:
         for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
             yield list(spans[run])
 
-    def _at_once(self, ask: Ask) -> bool:
+    def _at_once(self, task: Task, ask: Ask) -> bool:
         """Whether one call may serve many clients: nothing is judged or noised for each."""
         judged = self.limits is not None and (not self.limits.trusted or ask.cover is not None)
-        return not (judged or isinstance(ask.payload, PerClient) or noise_table(ask.payload))
+        noised = task.spends is None and noise_table(ask.payload) is not None
+        return not (judged or noised or isinstance(ask.payload, PerClient))
 
     # --- the task itself ---
 
@@ -157,7 +158,7 @@ class Runner:
         states: States,
         adds: Adds | None = None,
     ) -> Checked:
-        if task.many is None or not self._at_once(ask):
+        if task.many is None or not self._at_once(task, ask):
             return self._one_by_one(task, ask, clients, states)
         parts: list[Batch] = []
         failures: list[Failure] = []

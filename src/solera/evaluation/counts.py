@@ -13,50 +13,43 @@ from solera.core.replies import map_leaves
 from solera.evaluation.figure import Figure, measured
 
 
-def countable(counts: dict[str, Any]) -> dict[str, Any]:
-    """Counts of clients, which come first, without sums that owners withheld.
+def countable(counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    """What adds up of counts of clients, which come first; ``absent`` are marks by entry.
 
-    All that is left of a client rests on the same ``rows``; ``withheld`` are its other rows, and
-    ``clients`` is 1 where any are left. Of labels a policy withholds small counts, and which cannot
-    be told: ``merged`` are the rows of clients where that may be so.
+    Sums of a client rest on the same ``rows``. ``withheld`` are its other ones, or one where it
+    withholds how many rows it has, and ``clients`` is 1 where any are left. A label of which a
+    client withholds a count counts for nothing there, and ``unclear`` are rows of such clients.
     """
     rows = np.asarray(counts["rows"])
+    withheld = 1 * np.asarray(absent.get("rows", np.zeros(len(rows), dtype=bool)))
     if "confusion" in counts:
         counted = counts["confusion"].sum(axis=(-2, -1))
-        withheld = np.abs(rows - counted)
+        withheld = withheld + np.abs(rows - counted)
         return {**counts, "rows": counted, "withheld": withheld, "clients": 1 * (counted > 0)}
-    gated = np.asarray(counts.get("single", np.zeros(len(rows)))) == 0
-    sums = {name: np.asarray(leaf) for name, leaf in counts.items() if name not in _ABOUT}
-    of_labels = "exact" in counts
+    about = {"rows": rows, "withheld": withheld, "clients": 1 * (rows > 0)}
+    return {**counts, **(_by_label(counts, absent) if "exact" in counts else {}), **about}
 
-    def there(names: Sequence[str]) -> BoolArray:
-        return np.concatenate([sums[name].reshape(len(rows), -1) != 0 for name in names], axis=1)
 
-    if of_labels:
-        usable = there(_ERRORS_OF_LABELS).any(axis=1) | ~gated
-    else:
-        usable = there(_ERRORS).all(axis=1) | ~gated
-    counted = np.where(usable, rows, 0)
-    settled = {name: (leaf.T * usable).T for name, leaf in sums.items()}
-    for name, apart in _APART.items():
-        if apart[0] in sums:
-            settled[name] = counted * (there(apart).all(axis=1) | ~gated)
-    settled |= {"rows": counted, "withheld": rows - counted, "clients": 1 * (counted > 0)}
-    return settled | {"merged": counted * gated * of_labels}
+_OF_LABELS = ("true_positive", "false_positive", "false_negative", "unknown")
+"""Counts of each label that belong together."""
+
+
+def _by_label(counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts of the labels of which a client tells all, and how many rows know each."""
+    rows = np.asarray(counts["rows"])
+    known = np.broadcast_to(rows[:, None] > 0, counts["unknown"].shape)
+    for name in _OF_LABELS:
+        known = known & ~absent.get(name, np.zeros(1, dtype=bool))
+    told = {name: counts[name] * known for name in _OF_LABELS}
+    told["known"] = (rows[:, None] - counts["unknown"]) * known
+    told["exact_rows"] = rows * ~absent.get("exact", np.zeros(1, dtype=bool))
+    told["unclear"] = rows * ~(known.all(axis=1) & (told["exact_rows"] == rows))
+    return told
 
 
 LOST = 1e-12
 """What rounding leaves of Σy² where all y are the same."""
-_APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_jaccard")}
-"""Rows of which owners tell sums that they may withhold apart from the others."""
-_ABOUT = ("rows", "single")
-"""Entries that are no sums a metric is made of."""
-_ERRORS_OF_LABELS = ("false_positive", "false_negative")
-_ERRORS = ("y", "y2", "error2", "error")
-"""What metrics of numbers are made of."""
-
-
-ABOUT_ROWS = ("rows", "clients", "asked", "absent", "withheld", "merged")
+ABOUT_ROWS = ("rows", "clients", "asked", "absent", "withheld", "unclear")
 """What folded counts say of the rows behind them."""
 
 
@@ -64,7 +57,7 @@ def figures_of(
     metrics: Mapping[str, float], counts: Mapping[str, Any], **about: Any
 ) -> dict[str, Figure]:
     """Metrics of folded counts, with the rows these rest on."""
-    rows = None if counts.get("merged") else int(counts["rows"])
+    rows = None if counts.get("unclear") else int(counts["rows"])
     told = {"asked": 1} | {name: int(counts[name]) for name in ABOUT_ROWS[1:5] if name in counts}
     defined = {name: value for name, value in metrics.items() if not isnan(value)}
     return measured(defined, rows=rows, **told | about)
@@ -120,8 +113,8 @@ def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
 def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From true positives, false positives and false negatives, clients × labels.
 
-    Macro means are over labels that occur, in truth or as a prediction. ``unknown`` counts rows in
-    which a label is neither.
+    Macro means are over labels that occur, in truth or as a prediction. ``known`` are
+    the rows of which a label is known; all by default.
     """
     hits, extra, missed = (
         counts[name] for name in ("true_positive", "false_positive", "false_negative")
@@ -129,11 +122,11 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     misses = extra + missed
     rows = counts["rows"]
     occurs, present = hits + misses > 0, hits + missed
-    known = rows[:, None] - counts.get("unknown", 0)
+    known = counts.get("known", rows[:, None])
     absent = known - present
     recall = ratio(hits, present)
     metrics = {
-        "subset_accuracy": ratio(counts["exact"], rows),
+        "subset_accuracy": _mean(counts["exact"], counts.get("exact_rows", rows)),
         "hamming_loss": ratio(misses.sum(axis=1), (known + 0 * hits).sum(axis=1)),
         "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
         "macro_precision": _mean_where(ratio(hits, hits + extra), occurs),
@@ -142,10 +135,10 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
         "sensitivity": _mean_where(recall, present > 0, np.nan),
         "specificity": _mean_where(ratio(absent - extra, absent), absent > 0, np.nan),
     }
-    sums = {name: counts[name] for name in ("samples_f1", "samples_jaccard") if name in counts}
-    told = np.asarray(counts.get("samples_rows", rows))
-    mean = {name: np.where(told > 0, ratio(total, told), np.nan) for name, total in sums.items()}
-    return metrics | mean
+    for name in ("samples_f1", "samples_jaccard"):
+        if name in counts:
+            metrics[name] = _mean(counts[name], rows)
+    return metrics
 
 
 def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
@@ -170,6 +163,10 @@ def _mean_where(values: FloatArray, chosen: BoolArray, otherwise: float = 0.0) -
     """The mean of the chosen values of every line, and ``otherwise`` where none is chosen."""
     means = ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
     return np.where(chosen.any(axis=1), means, otherwise)
+
+
+def _mean(total: Any, rows: Any) -> FloatArray:
+    return np.where(np.asarray(rows) > 0, ratio(total, rows), np.nan)
 
 
 def ratio(a: Any, b: Any) -> FloatArray:

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.html import html_table
+from solera.evaluation.counts import figures_of
 from solera.evaluation.figure import Figure
 from solera.evaluation.intervals import intervals_of
 from solera.evaluation.metrics import OF_POSITIVE
 from solera.evaluation.scores import Scores
 
 _MOST_SHOWN = 20  # clients in a notebook's table
+
+
+class ClientFigures(Mapping[int, dict[str, Figure]]):
+    """The figures of every client, made when they are asked for: there may be many clients.
+
+    ``metrics`` and ``counts`` are arrays by name, of these clients.
+    """
+
+    def __init__(
+        self,
+        clients: IntArray,
+        metrics: Mapping[str, FloatArray],
+        counts: Mapping[str, IntArray],
+        part: str,
+    ) -> None:
+        self._places = {client: place for place, client in enumerate(clients.tolist())}
+        self._metrics = metrics
+        self._counts = counts
+        self._part = part
+        self._made: dict[int, dict[str, Figure]] = {}
+        self.positive = ""
+
+    def __getitem__(self, client: int) -> dict[str, Figure]:
+        if client not in self._made:
+            place = self._places[client]
+            counts = {name: values[place] for name, values in self._counts.items()}
+            metrics = {name: float(values[place]) for name, values in self._metrics.items()}
+            self._made[client] = figures_of(metrics, counts, part=self._part)
+            name_positive(self._made[client], self.positive)
+        return self._made[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def name_positive(figures: Mapping[str, Figure], positive: str) -> None:
+    """Let those figures say which class is positive that depend on it."""
+    for name in figures.keys() & OF_POSITIVE if positive else ():
+        figures[name].positive = figures[name].positive or positive
 
 
 @dataclass(frozen=True)
@@ -30,7 +74,7 @@ class Evaluation:
     """
 
     metrics: dict[str, Figure]
-    clients: dict[int, dict[str, Figure]]
+    clients: Mapping[int, dict[str, Figure]]
     counts: dict[str, Any]
     names: Mapping[int, str] = field(default_factory=dict)
     scores: Scores | None = None
@@ -42,9 +86,12 @@ class Evaluation:
         for name, interval in self.intervals().items():
             if name in self.metrics and not self.metrics[name].withheld:
                 self.metrics[name].interval = interval
-        for metrics in (self.metrics, *self.clients.values()) if self.positive else ():
-            for name in metrics.keys() & OF_POSITIVE:
-                metrics[name].positive = metrics[name].positive or self.positive
+        name_positive(self.metrics, self.positive)
+        if isinstance(self.clients, ClientFigures):
+            self.clients.positive = self.positive
+            return
+        for metrics in self.clients.values():
+            name_positive(metrics, self.positive)
 
     def __getitem__(self, metric: str) -> Figure:
         if metric not in self.metrics and self.notes:

@@ -33,7 +33,8 @@ class Figure(float):
     rows: how many it rests on; None where that is not known.
     clients: of how many clients; 0 for rows at hand.
     asked: how many clients were asked, and ``absent`` how many of these did not reply.
-    withheld: rows of these clients whose part in the number their owners withheld or replaced.
+    withheld: rows of these clients whose part in the number their owners withheld; one of a client
+        that withheld how many it has.
     interval: of 95 % for the same figure on all such rows, where one is known to hold.
     bound: how far the number of these very rows can be from this one.
     positive: the class that counts as positive, where there is one.
@@ -77,7 +78,7 @@ class Figure(float):
         if self.absent:
             text += f", {self.absent:,} did not reply"
         if self.withheld:
-            text += f", {self.withheld:,} rows withheld or replaced by their owners"
+            text += f", {self.withheld:,} rows withheld by their owners"
         return f"{text}, positive class {self.positive}" if self.positive else text
 
     @property

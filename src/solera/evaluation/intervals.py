@@ -98,7 +98,7 @@ def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
     if "moments" not in sums:
         return None
     rows = float(sums["rows"])
-    if rows <= 3 or float(sums.get("moments_rows", rows)) != rows:
+    if rows <= 3:
         return None
     e2, y, y2 = (float(np.squeeze(sums[name])) / rows for name in ("error2", "y", "y2"))
     e4, e2y, e2y2, y3, y4 = (np.squeeze(sums["moments"]) / rows).tolist()
@@ -123,7 +123,8 @@ def intervals_of(counts: dict[str, Any], level: float = 0.95) -> dict[str, Inter
     if "confusion" in counts:
         return _of_confusion(counts["confusion"], level)
     if "exact" in counts:
-        return {"subset_accuracy": of_share(int(counts["exact"]), int(counts["rows"]), level)}
+        rows = int(counts.get("exact_rows", counts["rows"]))
+        return {"subset_accuracy": of_share(int(counts["exact"]), rows, level)} if rows else {}
     r2 = of_r2(counts, level)
     return {} if r2 is None else {"r2": r2}
 

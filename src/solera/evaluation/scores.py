@@ -2,8 +2,8 @@
 
 Where in its bin a score lies is not known, so a metric is known to lie between two numbers. One
 between them is given, and how far the metric of the rows themselves can be from it, its *bound*.
-Behind a gate bins are merged, and the bounds grow with them; curves, their area and the calibration
-are drawn as if the rows of merged bins were spread evenly over these.
+Under a policy clients withhold small bins, and the bounds grow with them; curves, their area and
+the calibration are drawn as if the rows of these bins were spread evenly over them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Scores:
     names: what was asked of every row: the second of two classes, each of more classes, or labels.
     edges: between the bins; a bin holds scores above its lower and up to its upper edge.
     high, low: rows by name, by whether the row is of that class, and by the highest and lowest bin
-        in which they can be. The two are the same unless small bins were merged.
+        in which they can be. The two are the same unless clients withhold small bins.
+    spread: the same, with rows of bins that are withheld spread evenly over these.
     loss, brier, judged: the sums of −log p and of squared errors, and over how many rows.
     threshold: rows with a higher score are called positive; None of more than two classes, of
         which a model chooses the one with the highest score.
@@ -47,6 +48,7 @@ class Scores:
     edges: FloatArray
     high: IntArray
     low: IntArray
+    spread: FloatArray
     loss: float
     brier: float
     judged: int
@@ -54,8 +56,8 @@ class Scores:
 
     @property
     def rows(self) -> int:
-        """How many rows were counted."""
-        return int(self.high[0].sum()) if len(self.high) else 0
+        """How many rows were counted, of the class or label of which the fewest were."""
+        return int(self.high.sum(axis=(1, 2)).min()) if len(self.high) else 0
 
     # --- single numbers ---
 
@@ -88,7 +90,7 @@ class Scores:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Every metric: the middle of its range, or that of rows spread evenly over merged bins.
+        """Every metric: the middle of its range, or that of rows spread over their bins.
 
         The AUROC counts rows of one bin as ties, and for the ECE they lie amid it.
         """
@@ -96,7 +98,7 @@ class Scores:
         found = {name: (low + high) / 2 for name, (low, high) in ranges.items()}
         if "ece" in found:
             known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
-            spread = (self._spread(i) for i in known)
+            spread = (self.spread[i] for i in known)
             found["auroc"] = float(np.mean([_pairs(rows, rows) for rows in spread]))
             if (self.high != self.low).any():
                 areas = [self._average_precision(i) for i in known]
@@ -127,7 +129,7 @@ class Scores:
             "specificity": _share_range(_complement(below), negatives, level),
             "false_positive_rate": _share_range(below, negatives, level),
         }
-        variance = area_variance(*self._spread(0))
+        variance = area_variance(*self.spread[0])
         area = of_area(self._auroc(0), variance, positives, negatives, level)
         return intervals if area is None else {"auroc": area, **intervals}
 
@@ -186,25 +188,15 @@ class Scores:
     def _ends(self) -> FloatArray:
         return np.concatenate([[0.0], self.edges, [1.0]])
 
-    def _spread(self, i: int) -> FloatArray:
-        """Negatives and positives by bin, those of merged bins spread evenly over their scores."""
-        width = np.diff(self._ends)
-        rows = np.zeros(self.high[i].shape)
-        for c in (0, 1):
-            for a, b, n in _spans(self.low[i, c], self.high[i, c]):
-                span = width[a : b + 1]
-                rows[c, a : b + 1] += n * (span / span.sum())
-        return rows
-
     def roc(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """False and true positive rates at the edges of the bins, from (0, 0) to (1, 1)."""
-        negatives, positives = self._spread(i)[:, ::-1]
+        negatives, positives = self.spread[i][:, ::-1]
         rates = [np.concatenate([[0.0], np.cumsum(n) / n.sum()]) for n in (negatives, positives)]
         return rates[0], rates[1]
 
     def precision_recall(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """Precision and recall at the edges of the bins, from the highest score down."""
-        negatives, positives = self._spread(i)[:, ::-1]
+        negatives, positives = self.spread[i][:, ::-1]
         true, false = np.cumsum(positives), np.cumsum(negatives)
         some = true + false > 0
         return true[some] / (true + false)[some], true[some] / true[-1]
@@ -224,12 +216,13 @@ class Scores:
         tenths = _tenth(middles)
         rows, positives, scores = (np.zeros(CALIBRATION_BINS) for _ in range(3))
         off = elsewhere = 0.0
-        for c, counts in enumerate(self._spread(i)):
+        for c, counts in enumerate(self.spread[i]):
             np.add.at(rows, tenths, counts)
             np.add.at(positives, tenths, counts * c)
             np.add.at(scores, tenths, counts * middles)
             for a, b, n in _spans(self.low[i, c], self.high[i, c]):
-                off += n * (ends[b + 1] - ends[a]) / 2  # of rows at an end, in the mean
+                width = ends[b + 1] - ends[a]
+                off += n * (width / 2 if a == b else width)  # of rows at an end, in the mean
                 elsewhere += n * bool(tenths[a] != tenths[b])
         some = rows > 0
         share, score = positives[some] / rows[some], scores[some] / rows[some]
@@ -313,18 +306,30 @@ def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:
     return list(zip(first.tolist(), last.tolist(), rows.tolist(), strict=True))
 
 
-def lowest_bins(counts: IntArray, merged: BoolArray) -> IntArray:
-    """Where rows can be at the lowest, given that small bins may have joined the next one.
+def place_withheld(
+    counts: IntArray, absent: BoolArray | None, rows: IntArray, counted: BoolArray
+) -> dict[str, Any]:
+    """Rows of clients by the highest and by the lowest bin where they can be.
 
-    ``counts`` are clients × … × bins and ``merged`` says whose bins are: what is told of a bin can
-    be rows of any bin after the last one before it of which something is told.
+    A bin that a client withholds holds at least one of its rows. Where the others are is not known:
+    they are in the highest of these bins, the lowest, or ``spread`` evenly over all.
+
+    Parameters
+    ----------
+    counts, absent: clients × bins, and which of these numbers are withheld; None for none.
+    rows: how many there are of each client, in whatever bin.
+    counted: the clients that count.
     """
-    low = counts.copy()
-    for client in np.flatnonzero(merged):
-        lines = counts[client].reshape(-1, counts.shape[-1])
-        moved = np.zeros_like(lines)
-        for line, out in zip(lines, moved, strict=True):
-            held = np.flatnonzero(line)
-            out[np.concatenate([[0], held[:-1] + 1])[: len(held)]] = line[held]
-        low[client] = moved.reshape(counts[client].shape)
-    return low
+    counts = counts if counted.all() else counts * counted[:, None]
+    if absent is None:
+        return {"high": counts, "low": counts, "spread": counts}
+    absent = absent & counted[:, None]
+    bins = absent.sum(axis=1)
+    left = np.where(bins > 0, rows - counts.sum(axis=1), 0)
+    more = np.maximum(left - bins, 0)
+    low, high = counts + absent, counts + absent
+    clients, last = np.arange(len(counts)), counts.shape[1] - 1
+    low[clients, absent.argmax(axis=1)] += more
+    high[clients, last - absent[:, ::-1].argmax(axis=1)] += more
+    share = np.maximum(left, bins) / np.maximum(bins, 1)
+    return {"high": high, "low": low, "spread": counts + absent * share[:, None]}

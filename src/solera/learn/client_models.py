@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,9 +11,12 @@ import numpy as np
 from solera.core.clients import Client, ClientGroup, Segments
 from solera.core.component import build_fitted
 from solera.core.engine import Fit
-from solera.core.errors import UsageError
+from solera.core.errors import TaskError, UsageError
 from solera.core.federation import Federation
-from solera.core.replies import map_leaves
+from solera.core.replies import Stacked, map_leaves
+from solera.core.task import Many, find_task
+from solera.trust.gate import numbers_of
+from solera.trust.joined import run_on_joined_rows
 
 PRIVATE, OWN, THRESHOLDS, LABELS = _PARTS = "private_part", "own_model", "thresholds", "labels"
 """What a client keeps of its model, by the names in its state."""
@@ -93,3 +96,16 @@ def by_own_models(group: ClientGroup, ask: Any, count: Callable[[Any, Segments],
         return count(model, group.part(part))
     each = [count(model.with_part(client.state), client.alone.part(part)) for client in group]
     return map_leaves(lambda *leaves: np.concatenate(leaves), *each)
+
+
+def many_models(name: str) -> Many:
+    """``many=`` of a task that works row by row, by the model of the ask or each client's own."""
+
+    def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
+        task = find_task(name)
+        try:
+            return run_on_joined_rows(task)(group, ask)
+        except TaskError:  # the model is personal: own_model asks for what a client keeps of it
+            return [numbers_of(task, client, ask, task.one(client, ask)) for client in group]
+
+    return many

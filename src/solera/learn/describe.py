@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Fields, Sum
+from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count
@@ -17,24 +18,23 @@ from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
-from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, SchemaAgreement
 from solera.data.agreement import describe as describe_columns
-from solera.evaluation.counts import ratio
+from solera.evaluation.counts import LOST, ratio
 from solera.learn.description import (
     MISSING,
-    OTHER,
-    column_of_cells,
+    VALUES,
+    CellTotals,
     count_cells,
     sum_products,
     with_labels,
 )
-from solera.learn.evaluation import Gather
-from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
 from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
+from solera.learn.totals import Gather
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, planned_noise, sum_noise
+from solera.trust.contributions import symmetric
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _MOST_SHOWN = 12
@@ -53,11 +53,13 @@ class Description:
     missing: clients × columns, how many values miss.
     quantiles: columns × 5, at 5, 25, 50, 75 and 95 %; NaN for categories.
     edges, histogram: of columns of numbers, columns × edges, and clients × columns × the rows
-        below each edge.
+        up to the first edge, up to the second, …, beyond the last.
     categories: for every column clients × categories, how many rows have each.
     classes: clients × classes.
+    withheld: clients × columns, how many rows owners tell nothing of: they are in none of the
+        counts of that column. ``classes_withheld``: the same of classes, by client.
     correlations: of the columns of numbers, NaN for one that does not vary; None where owners do
-        not allow products, or with noise.
+        not allow products, or with noise. ``correlated`` is over how many rows.
     epsilon: what all of it together has spent, where it was noised; see ``dp`` of :func:`describe`.
     """
 
@@ -70,7 +72,10 @@ class Description:
     histogram: IntArray
     categories: tuple[IntArray, ...]
     classes: IntArray
+    withheld: IntArray
+    classes_withheld: IntArray
     correlations: FloatArray | None
+    correlated: int = 0
     epsilon: float | None = None
 
     @property
@@ -83,19 +88,20 @@ class Description:
 
         The largest difference of the shares of values below an edge (Kolmogorov–Smirnov), or half
         the sum of the differences of the shares of categories (total variation): 0 for the
-        same, 1 for nothing in common.
+        same, 1 for nothing in common. Both are of the rows that owners tell.
         """
-        found = np.zeros((len(self.rows), len(self.schema.features)))
-        known = self.rows[:, None] - self.missing
+        drifts = np.zeros((len(self.rows), len(self.schema.features)))
         for j, feature in enumerate(self.schema.features):
             if feature.kind == "categorical":
-                found[:, j] = _variation(self.categories[j])
+                drifts[:, j] = _variation(self.categories[j])
                 continue
-            below = self.histogram[:, j]
-            own = ratio(below, known[:, [j]] * np.ones_like(below))
-            everybody = ratio(below.sum(axis=0), np.full(below.shape[1], known[:, j].sum()))
-            found[:, j] = np.abs(own - everybody).max(axis=1)
-        return found
+            below = np.cumsum(self.histogram[:, j], axis=1)
+            shares = ratio(below, below[:, -1:] + 0 * below)
+            total = below.sum(axis=0)
+            of_all = ratio(total, np.full_like(total, total[-1]))
+            apart = np.abs(shares - of_all).max(axis=1)
+            drifts[:, j] = np.where(below[:, -1] > 0, apart, 0.0)
+        return drifts
 
     def class_drift(self) -> FloatArray:
         """The total variation of every client's classes from those of all."""
@@ -112,6 +118,7 @@ class Description:
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
             told["missing"] = int(self.missing[:, j].sum())
             told["drift"] = self.drift()[:, j].tolist()
+            told["withheld"] = self.withheld[:, j].tolist()
             if feature.kind == "categorical":
                 total = self.categories[j].sum(axis=0).tolist()
                 told["categories"] = dict(zip(feature.categories, total, strict=True))
@@ -132,7 +139,10 @@ class Description:
         }
 
     def lines(self) -> list[list[str]]:
-        """A line for every column: name, kind, missing, what its values are, and drift."""
+        """A line for every column: name, kind, missing, what its values are, and drift.
+
+        And, where there are any, how many rows owners tell nothing of.
+        """
         drift = self.drift()
         lines = []
         for j, feature in enumerate(self.schema.features):
@@ -145,6 +155,8 @@ class Description:
                 values = " · ".join(f"{q:.4g}" for q in self.quantiles[j])
             share = self.missing[:, j].sum() / max(1, self.rows.sum())
             ends = [f"{share:.1%}", values, f"{drift[:, j].max(initial=0):.2f}"]
+            if self.withheld.any():
+                ends.append(f"{self.withheld[:, j].sum():,}")
             lines.append([feature.name, feature.kind, *ends])
         return lines
 
@@ -156,6 +168,8 @@ class Description:
             pairs = zip(self.schema.classes.tolist(), total, strict=True)
             head.append("classes  " + ", ".join(f"{c}: {n:,}" for c, n in pairs))
             head.append(f"drift of classes  at most {self.class_drift().max(initial=0):.2f}")
+        if lacking := int(self.classes_withheld.sum()):
+            head.append(f"owners withhold the classes of {lacking:,} rows or more")
         return head
 
     def __str__(self) -> str:
@@ -163,6 +177,8 @@ class Description:
 
     def _repr_html_(self) -> str:
         header = ["column", "kind", "missing", "5 · 25 · 50 · 75 · 95 %, or categories", "drift"]
+        if self.withheld.any():
+            header.append("rows withheld")
         title = self.head()[0]
         return html_table(self.lines(), header, title)
 
@@ -212,11 +228,12 @@ class Description:
             ax.tick_params(labelsize=7)
             return
         edges = self.edges[j]
-        inside = np.diff(self.histogram[:, j].sum(axis=0))
-        ax.stairs(inside, edges, fill=True, alpha=0.5)
-        for own in self.histogram[:, j]:
-            scale = ratio(inside.sum(), own[-1] - own[0])
-            ax.stairs(np.diff(own) * scale, edges, color="0.4", lw=0.4)
+        inside = self.histogram[:, j, 1:-1]
+        total = inside.sum(axis=0)
+        ax.stairs(total, edges, fill=True, alpha=0.5)
+        for of_client in inside:
+            scale = ratio(total.sum(), of_client.sum())
+            ax.stairs(of_client * scale, edges, color="0.4", lw=0.4)
 
 
 _ROUNDS = 3
@@ -236,15 +253,13 @@ class Describe(Component):
             table, open_ = planned_noise(self.dp)
             return in_turn(
                 AGREEMENT,
-                (planned(count, _ROUNDS + 2, {"privacy": table}, open=open_),),
+                (planned(count, _ROUNDS + 1, {"privacy": table}, open=open_),),
                 (planned(count_cells, 1, {"privacy": table}, open=["columns", *open_]),),
             )
         return in_turn(
             AGREEMENT,
             quantile_asks(),
-            (planned(count, 1),),
             (planned(count_cells, 1, open=["columns"]),),
-            (planned(column_moments, 1),),
             (planned(sum_products, 1, optional=True),),
         )
 
@@ -253,45 +268,62 @@ class Describe(Component):
         noise, rounds = None, _USUAL
         if self.dp is not None:
             rounds = _ROUNDS
-            noise = NoisedSums(*sum_noise("describe", self.dp, rounds + 3, len(federation)))
+            noise = NoisedSums(*sum_noise("describe", self.dp, rounds + 2, len(federation)))
         with federation.announced(self, self.asks):
             schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
             width = len(schema.features)
-            found = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)
-            edges = _edges(found, self.bins)
-            last = len(LEVELS) + 1
-            _, below = _each(federation, count, {"edges": edges}, noise, round=last)
+            values = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)
+            edges = _edges(values, self.bins)
             schema = with_labels(schema)
-            columns = [{"categories": list(f.categories)} for f in schema.features]
-            ask = {"columns": columns, "classes": schema.classes}
-            ids, counts = _each(federation, count_cells, ask, noise)
-            correlations = _correlations(federation) if noise is None else None
-        cell = column_of_cells(ask)
-        tables = [counts["cells"][:, cell == j] for j in range(len(columns))]
-        categorical = np.array([f.kind == "categorical" for f in schema.features[:width]])
-        found[categorical] = np.nan
+            ask = {"columns": _asked_columns(schema, edges), "classes": schema.classes}
+            if noise is None:
+                ids, counts = federation.ask(count_cells, ask).fold(Gather(CellTotals()))
+            else:
+                ids, counts = noise.each(federation, count_cells, ask, Gather(CellTotals()))
+            correlations, correlated = None, 0
+            if noise is None:
+                correlations, correlated = _correlations(federation, values)
+        tables = [counts["columns"][str(j)] for j in range(len(schema.features))]
+        categorical = [feature.kind == "categorical" for feature in schema.features]
+        values[categorical[:width]] = np.nan
         return Description(
             schema=schema,
             names=tuple(federation.names_of(ids)),
             rows=counts["rows"],
             missing=np.stack([table[:, MISSING] for table in tables], axis=1),
-            quantiles=found,
+            quantiles=values,
             edges=edges,
-            histogram=below["below"],
-            categories=tuple(table[:, OTHER + 1 :] for table in tables),
+            histogram=_histograms(tables, categorical, self.bins + 2),
+            categories=tuple(
+                table[:, VALUES + 1 :] if coded else table[:, :0]
+                for table, coded in zip(tables, categorical, strict=True)
+            ),
             classes=counts["classes"],
+            withheld=counts["withheld"],
+            classes_withheld=counts["classes_withheld"],
             correlations=correlations,
+            correlated=correlated,
             epsilon=None if noise is None else epsilon_so_far(noise.accounts),
         )
 
 
-def _each(
-    federation: Federation, task: Task, ask: Any, noise: NoisedSums | None, *, round: int = 0
-) -> Any:
-    """What every client answers."""
-    if noise is None:
-        return federation.ask(task, ask, round=round).fold(Gather())
-    return noise.each(federation, task, ask, Gather(), round=round)
+def _asked_columns(schema: Schema, edges: FloatArray) -> list[dict[str, Any]]:
+    """By what the values of every column, and every label, are counted."""
+    return [
+        {"categories": list(feature.categories), "edges": np.empty(0)}
+        if feature.kind == "categorical"
+        else {"categories": [], "edges": edges[j]}
+        for j, feature in enumerate(schema.features)
+    ]
+
+
+def _histograms(tables: Sequence[IntArray], categorical: Sequence[bool], cells: int) -> IntArray:
+    """The rows of every client in each interval of the columns of numbers; 0 of categories."""
+    histograms = [
+        np.zeros((len(table), cells), dtype=np.int64) if coded else table[:, VALUES:]
+        for table, coded in zip(tables, categorical, strict=True)
+    ]
+    return np.stack(histograms, axis=1)
 
 
 def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) -> Description:
@@ -301,9 +333,9 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     at before a model is judged.
 
     Rows, missing values, quantiles, histograms, categories, classes, labels, correlations and
-    drift. The smallest and the largest value are not asked for. Behind a gate counts of fewer than
-    ``min_count`` rows are withheld and rare categories and classes not named; correlations need a
-    policy that allows Gram matrices, such as "training". With ``dp``
+    drift. The smallest and the largest value are not asked for. Under a policy counts of fewer than
+    ``min_count`` persons are withheld, which is said, and rare categories and classes not named;
+    correlations need a policy that allows Gram matrices, such as "training". With ``dp``
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without.
     """
@@ -330,25 +362,27 @@ def _variation(counts: IntArray) -> FloatArray:
     return np.asarray(np.where(counts.sum(axis=1) > 0, apart, 0.0))
 
 
-def _correlations(federation: Federation) -> FloatArray | None:
-    """Of the columns of numbers; None where no client allows it."""
-    moments = federation.ask(column_moments).fold(Moments())
-    spread = np.sqrt(moments["variance"])
-    ask = {"mean": moments["mean"], "scale": np.where(spread > 0, spread, 1.0)}
-    rest = {"moments": Sum(), "squares": Sum(), "few": Sum(), "shape": Fields({"grams": Sum()})}
+def _correlations(federation: Federation, values: FloatArray) -> tuple[FloatArray | None, int]:
+    """Of the columns of numbers, and over how many rows; None where no client tells them.
+
+    Products are of values about the median, in units of the spread: their means lose no digits.
+    """
+    spread = np.nan_to_num(values[:, -1] - values[:, 0])
+    centre = np.nan_to_num(values[:, len(LEVELS) // 2])
+    ask = {"centre": centre, "scale": np.where(spread > 0, spread, 1.0)}
     try:
-        packed = federation.ask(sum_products, ask).fold(Fields(rest))["shape"]["grams"][0, 0]
+        total = federation.ask(sum_products, ask).fold(Sum())
     except NotEnoughReplies:
-        return None
-    size = int((np.sqrt(8 * len(packed) + 1) - 1) / 2)
-    G = np.zeros((size, size))
-    G[np.triu_indices(size)] = packed
-    G = G + np.triu(G, 1).T
-    mean = G[0] / max(G[0, 0], 1.0)
-    C = (G / max(G[0, 0], 1.0) - np.outer(mean, mean))[1:, 1:]
-    varies = C.diagonal() > 1e-12
+        return None, 0
+    products = symmetric(total["products"])
+    rows = products[0, 0]
+    if not rows:
+        return None, 0
+    mean, squares = products[0] / rows, products / rows
+    C = (squares - np.outer(mean, mean))[1:, 1:]
+    varies = C.diagonal() > LOST * squares.diagonal()[1:]
     scale = np.where(varies, np.sqrt(np.maximum(C.diagonal(), 0.0)), np.nan)
-    return np.asarray(np.clip(C / np.outer(scale, scale), -1, 1))
+    return np.asarray(np.clip(C / np.outer(scale, scale), -1, 1)), int(rows)
 
 
 def _heat(ax: Any, values: FloatArray, title: str) -> None:

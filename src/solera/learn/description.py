@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
-from solera.core.disclosure.evidence import Sums, cells, everyone
-from solera.core.disclosure.gram import Gram, Member
-from solera.core.disclosure.noised import Noised
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.errors import DataError
-from solera.core.release import Cells
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
-from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
+from solera.learn.totals import Totals
+from solera.trust.contributions import count_by, gram
 from solera.trust.declared import Classes, Shape
+from solera.trust.noise import SumNoise
 
-MISSING, OTHER = 0, 1
-"""The first cells of every column; that of known numbers, or of categories without a name, next."""
+MISSING, VALUES = 0, 1
+"""The first cells of every column: missing values, then intervals, or other categories and named
+ones."""
 
 
-class ColumnNames(TypedDict):
-    """The categories of a column by which rows are counted."""
+class ColumnCells(TypedDict):
+    """By what the rows of a column are counted: named categories, or intervals between edges."""
 
     categories: list[str]
+    edges: Annotated[FloatArray, Shape("*", longest=10_000)]
 
 
 class CountRows(TypedDict):
-    """What ``describe.counts`` takes: categories of every column and label, and the classes."""
+    """What ``describe.counts`` takes: the cells of every column and label, and the classes."""
 
-    columns: list[ColumnNames]
+    columns: list[ColumnCells]
     classes: Annotated[Array, Classes()]
     privacy: NotRequired[SumNoise]
-
-
-def column_of_cells(ask: Any) -> IntArray:
-    """The column of every cell, for a table of one line per column."""
-    sizes = [2 + len(column["categories"]) for column in ask["columns"]]
-    return np.repeat(np.arange(len(sizes)), sizes)
 
 
 def with_labels(schema: Schema) -> Schema:
@@ -52,110 +46,78 @@ def with_labels(schema: Schema) -> Schema:
     return replace(schema, features=(*schema.features, *labels), classes=schema.classes[:0])
 
 
-def _cell_of_rows(client: Client, ask: Any) -> IntArray:
-    """The cell of every row in each column and label: rows × columns."""
+@task("describe.counts", version=2, ask=CountRows)
+def count_cells(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows, those of every cell of each column, and those of each class.
+
+    Missing values are the first cell of a column. Of numbers a value x is in interval i when
+    edge_{i−1} < x ≤ edge_i; of categories the first of the others are those without a name.
+    """
     X, features = dense(client.data.X), with_labels(client.data.schema).features
     if client.data.y is not None and len(features) > X.shape[1]:
         X = np.column_stack([X, np.where(client.data.y < 0, np.nan, client.data.y)])
     if len(features) != len(ask["columns"]):
         raise DataError(f"client {client.id} has {len(features)} columns, others are asked")
-    place = np.full(X.shape, OTHER)
+    columns = {}
     for j, (feature, column) in enumerate(zip(features, ask["columns"], strict=True)):
-        named = {name: 2 + i for i, name in enumerate(column["categories"])}
-        if feature.kind == "categorical":
-            known = np.isfinite(X[:, j])
-            codes = np.array([named.get(name, OTHER) for name in feature.categories], np.int64)
-            place[known, j] = codes[X[known, j].astype(np.int64)]
-    place[~np.isfinite(X)] = MISSING
-    sizes = [2 + len(column["categories"]) for column in ask["columns"]]
-    return np.asarray(place + np.cumsum(sizes) - sizes, dtype=np.int64)
+        cell, cells = _cells_of(X[:, j], feature, column)
+        columns[str(j)] = count_by(cell, cells)
+    classes = count_by(_class_of_rows(client, ask["classes"]), len(ask["classes"]))
+    return {"rows": count_by(None), "columns": columns, "classes": classes}
 
 
-def _class_of_rows(client: Client, ask: Any) -> IntArray:
+def _cells_of(x: Array, feature: Feature, column: Any) -> tuple[IntArray, int]:
+    """The cell of every value of a column, and how many cells there are."""
+    known = np.isfinite(x)
+    if feature.kind == "categorical":
+        named = {name: 1 + i for i, name in enumerate(column["categories"])}
+        places = np.array([named.get(name, 0) for name in feature.categories], dtype=np.int64)
+        place, values = places[np.where(known, x, 0).astype(np.int64)], 1 + len(named)
+    else:
+        place, values = np.searchsorted(column["edges"], x, side="left"), 1 + len(column["edges"])
+    return np.where(known, VALUES + place, MISSING), VALUES + values
+
+
+def _class_of_rows(client: Client, classes: Array) -> IntArray:
     """The class of every row, −1 for one that is not asked about."""
     if client.data.y is None or client.data.schema.target != "classes":
         return np.full(len(client.data), -1)
-    same = np.asarray(client.data.y)[:, None] == np.asarray(ask["classes"])
+    same = np.asarray(client.data.y)[:, None] == np.asarray(classes)
     return np.where(same.any(axis=1), same.argmax(axis=1) if same.shape[1] else 0, -1)
 
 
-def _rows_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    place, number = _cell_of_rows(client, ask), len(column_of_cells(ask))
-    marks: BoolArray = np.zeros((len(place), number), dtype=bool)
-    np.put_along_axis(marks, place, True, axis=1)
-    return {
-        "rows": everyone(len(place)),
-        "cells": Sums(marks),
-        "classes": cells(_class_of_rows(client, ask), len(ask["classes"])),
-    }
+class CellTotals(Totals):
+    """Counts of cells, and of how many rows of a client each column and the classes lack.
 
+    Where a client withholds how many rows it has, that is one at least.
+    """
 
-def _with_rows(client: Client, ask: Any) -> tuple[()]:
-    """Nothing more: what the whole reply is worth is said with its rows."""
-    return ()
+    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+        rows = np.asarray(counts["rows"])
 
+        def lacking(entry: str, told: IntArray) -> IntArray:
+            marks = absent.get(entry, np.zeros((1, 1), dtype=bool)).any(axis=1)
+            return np.where(marks, np.maximum(rows - told.sum(axis=1), 1), 0)
 
-@task(
-    "describe.counts",
-    ask=CountRows,
-    release=[
-        Noised(Cells("rows", behind=_rows_behind), spends=spent_by_sums),
-        Noised(Cells("cells", behind=_rows_behind, margins=column_of_cells), spends=_with_rows),
-        Noised(Cells("classes", behind=_rows_behind), spends=_with_rows),
-    ],
-)
-def count_cells(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows, those of each column that miss, and those of each category and class."""
-    number = len(column_of_cells(ask))
-    place, classes = _cell_of_rows(client, ask), _class_of_rows(client, ask)
-    counts = {
-        "rows": len(place),
-        "cells": np.bincount(place.reshape(-1), minlength=number),
-        "classes": np.bincount(classes[classes >= 0], minlength=len(ask["classes"])),
-    }
-    if "privacy" not in ask:
-        return counts
-    most = {"rows": 1.0, "cells": norm(ask["privacy"], place.shape[1]), "classes": 1.0}
-    noised = add_noise(client, counts, most, ask["privacy"])
-    whole = {name: np.rint(value).astype(np.int64) for name, value in noised.items()}
-    return {**whole, "rows": int(whole["rows"])}
+        columns = counts["columns"]
+        lacks = [lacking(f"columns.{j}", told) for j, told in columns.items()]
+        withheld = np.stack(lacks, axis=1) if lacks else np.zeros((len(rows), 0), dtype=np.int64)
+        classes = lacking("classes", counts["classes"])
+        return {**counts, "withheld": withheld, "classes_withheld": classes}
 
 
 class Products(TypedDict):
     """What ``describe.products`` takes: a centre and a scale of every column."""
 
-    mean: Annotated[FloatArray, Shape("columns")]
+    centre: Annotated[FloatArray, Shape("columns")]
     scale: Annotated[FloatArray, Shape("columns", least=1e-300)]
 
 
-def _member(client: Client, ask: Any) -> Member:
-    """The columns of numbers at one scale, of rows in which none misses."""
+@task("describe.products", version=2, ask=Products, leaves="gram")
+def sum_products(client: Client, ask: Any) -> dict[str, Any]:
+    """Sums of products of 1 and the columns of numbers, over the rows in which none misses."""
     numbers = [feature.kind != "categorical" for feature in client.data.schema.features]
-    Z = ((dense(client.data.X) - ask["mean"]) / ask["scale"])[:, numbers]
+    Z = ((dense(client.data.X) - ask["centre"]) / ask["scale"])[:, numbers]
     whole = np.isfinite(Z).all(axis=1)
     Z = np.concatenate([np.ones((len(Z), 1)), np.where(whole[:, None], Z, 0.0)], axis=1)
-    nothing = np.zeros((len(Z), 1))
-    once = whole.astype(float)
-    return Member(Z, once, once[:, None], nothing, nothing, "one")
-
-
-def _members(client: Client, ask: Any) -> Iterator[Member]:
-    yield _member(client, ask)
-
-
-@task(
-    "describe.products",
-    ask=Products,
-    release=[Gram("shape", "moments", "squares", "few", members=_members)],
-)
-def sum_products(client: Client, ask: Any) -> dict[str, Any]:
-    """Sums of products of columns of numbers, over the rows in which none misses."""
-    member = _member(client, ask)
-    G = member.Z.T @ (member.Z * member.weights)
-    upper = np.triu_indices(len(G))
-    return {
-        "shape": {"grams": G[upper][None, None]},
-        "moments": np.zeros((1, len(G), 1)),
-        "squares": np.zeros((1, 1)),
-        "few": int(member.times.sum() < len(G)),
-    }
+    return {"products": gram(Z, weights=whole)}

@@ -14,18 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation
-from solera.core.clients import (
-    IntArray,
-    Part,
-    Segments,
-)
+from solera.core.clients import IntArray, Part, Rows
 from solera.core.component import Component, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.core.replies import Batch, Reply, Stacked, map_leaves
+from solera.core.replies import map_leaves
 from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
@@ -37,22 +32,23 @@ from solera.evaluation.counts import (
     metrics_of_many,
     summed,
 )
-from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.learn.judging import about_pivot, count_rows, judge_rows
-from solera.learn.row_metrics import Totals, find_metric, metric_asks
+from solera.learn.row_metrics import MeanTotals, find_metric, metric_asks
 from solera.learn.scores import (
     ScoreGrid,
     ScoreTotals,
     check_scores,
     count_scores,
-    located,
     quantile_metrics,
     score_ask,
     score_asks,
     score_counts,
     scores_of,
 )
+from solera.learn.totals import Gather, Totals
+from solera.trust.cells import Behind
 
 
 def evaluate(
@@ -106,7 +102,7 @@ def evaluate(
             evaluation = with_scores(evaluation, model, ids, counts, grid, about)
         for name in metrics:
             replies = federation.ask(find_metric(name), ask)
-            ids, counts = _counts(replies, Totals(), per_client)
+            ids, counts = _counts(replies, MeanTotals(), per_client)
             about = {"part": part, **_asked(replies)}
             evaluation = _extended(evaluation, ids, counts, about, partial(_mean, name))
     names = dict(enumerate(federation.names)) if per_client else {}
@@ -143,28 +139,35 @@ def evaluate_rows(
     X = model.check_rows(X)
     if len(y) != X.shape[0]:
         raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
-    rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
+    rows = Rows(X, y)
     nobody = {"clients": 0, "asked": 0, "absent": 0}
-    about = about_pivot(model) if pivot is None else {"pivot": pivot}
-    counts = countable(count_rows(model, rows, **about))
+    pivot = about_pivot(model).get("pivot") if pivot is None else pivot
+    counts = CountTotals().settle(_numbers(count_rows(model, rows, pivot), rows), {})
     evaluation = _evaluation({**_total(counts), **nobody}, "rows")
     evaluation = replace(evaluation, positive=model.schema_.positive)
     grid = _grid(scores)
     if grid is None:
         return evaluation
     check_scores(model)
-    counts = located(score_counts(model, rows, grid)) | {"clients": np.zeros(1, np.int64)}
+    counts = ScoreTotals().settle(_numbers(score_counts(model, rows, grid), rows), {})
+    counts["clients"] = np.zeros(1, np.int64)
     return with_scores(evaluation, model, np.empty(0, np.int64), counts, grid, {"part": "rows"})
+
+
+def _numbers(contributions: Any, rows: Rows) -> Any:
+    """Contributions of rows at hand as numbers, as if of one of several clients."""
+    behind = Behind(len(rows))
+    return map_leaves(lambda leaf: np.asarray(leaf.numbers(behind))[None], contributions)
 
 
 # --- from counts to figures ---
 
 
-class CountTotals(ScoreTotals):
-    """The sum of all counts, without sums that owners withheld."""
+class CountTotals(Totals):
+    """The sum of all counts that metrics follow from."""
 
-    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
-        return countable(counts)
+    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+        return countable(counts, absent)
 
 
 def judged(ids: IntArray, counts: dict[str, Any], part: str, replies: Any = None) -> Evaluation:
@@ -185,10 +188,10 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
     notes = []
-    if total.get("merged"):
-        notes.append("owners withhold small counts of labels, and which of them cannot be told")
+    if total.get("unclear"):
+        notes.append("owners withhold small counts of labels: metrics rest on the others")
     if not total["rows"] and total["withheld"]:
-        notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
+        notes.append(f"owners withheld the sums of all {part} rows, {total['withheld']:,} or more")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
         notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
@@ -201,11 +204,11 @@ def _grid(scores: bool | ScoreGrid) -> ScoreGrid | None:
     return ScoreGrid() if scores else None
 
 
-def _counts(replies: Any, totals: ScoreTotals, per_client: bool) -> tuple[IntArray, Any]:
+def _counts(replies: Any, totals: Totals, per_client: bool) -> tuple[IntArray, Any]:
     """What adds up of the counts: of each client with its id or, folded, as those of one."""
     if per_client:
-        ids, counts = replies.fold(Gather())
-        return ids, totals.settle(counts)
+        ids, counts = replies.fold(Gather(totals))
+        return ids, counts
     folded = replies.fold(totals)
     return np.empty(0, np.int64), map_leaves(lambda leaf: np.asarray(leaf)[None], folded)
 
@@ -220,18 +223,12 @@ def _asked(replies: Any) -> dict[str, int]:
     return {"asked": len(replies.ask.clients), "absent": len(replies.failures)}
 
 
-def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, dict[str, Figure]]:
+def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> ClientFigures:
     """Metrics of every client that has rows, computed for all of them at once."""
     some = np.flatnonzero(counts["rows"][: len(ids)])
-    chosen = map_leaves(lambda leaf: leaf[some], counts)
-    columns = {name: values.tolist() for name, values in metrics_of_many(chosen).items()}
-    told = {name: chosen[name].tolist() for name in ABOUT_ROWS if name in chosen}
-    each = {}
-    for i, client in enumerate(ids[some].tolist()):
-        metrics = {name: values[i] for name, values in columns.items()}
-        about = {name: values[i] for name, values in told.items()}
-        each[client] = figures_of(metrics, about, part=part)
-    return each
+    chosen = _of_client(counts, some)
+    about = {name: chosen[name] for name in ABOUT_ROWS if name in chosen}
+    return ClientFigures(ids[some], metrics_of_many(chosen), about, part)
 
 
 def _extended(
@@ -242,14 +239,17 @@ def _extended(
     measure: Callable[..., dict[str, Figure]],
 ) -> Evaluation:
     """The evaluation with what ``measure`` makes of further counts, of all and of each client."""
-    every = int(evaluation.counts["rows"] + evaluation.counts["withheld"])
-    metrics = evaluation.metrics | measure(_total(counts), every, about)
+    metrics = evaluation.metrics | measure(_total(counts), about)
     clients = dict(evaluation.clients)
     alone = {"part": about["part"], "asked": 1, "absent": 0}
     for i, client in enumerate(ids.tolist()):
-        if figures := measure({name: leaf[i] for name, leaf in counts.items()}, 0, alone):
+        if figures := measure(_of_client(counts, i), alone):
             clients[client] = clients.get(client, {}) | figures
     return replace(evaluation, metrics=metrics, clients=dict(sorted(clients.items())))
+
+
+def _of_client(counts: dict[str, Any], i: Any) -> Any:
+    return map_leaves(lambda leaf: leaf[i], counts)
 
 
 def with_scores(
@@ -266,7 +266,7 @@ def with_scores(
     if "pinball" in counts:
         return evaluation
     each = {
-        client: scores_of(model, {name: leaf[i] for name, leaf in counts.items()}, grid)
+        client: scores_of(model, _of_client(counts, i), grid)
         for i, client in enumerate(ids.tolist())
     }
     scores = scores_of(model, _total(counts), grid)
@@ -274,62 +274,34 @@ def with_scores(
 
 
 def _of_scores(
-    model: Any, grid: ScoreGrid, total: dict[str, Any], every: int, about: Mapping[str, Any]
+    model: Any, grid: ScoreGrid, total: dict[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Figure]:
-    """Figures of counted scores; ``every`` is of how many rows they would be, withheld ones too."""
-    about = {**about, "clients": int(total["clients"])}
+    """Figures of counted scores; those of histograms lack the rows of which owners tell none."""
+    of_losses = {"clients": int(total["clients"]), "withheld": int(total["withheld"]), **about}
     rows = int(total["judged"])
-    withheld = max(0, every - rows)
     if "pinball" in total:
-        metrics = quantile_metrics(total, grid.quantiles)
-        return measured(metrics, rows=rows, withheld=withheld, **about)
+        return measured(quantile_metrics(total, grid.quantiles), rows=rows, **of_losses)
     scores = scores_of(model, total, grid)
     bounds = scores.bounds()
-    figures = measured(scores.metrics(), rows=rows, withheld=withheld, **about)
+    figures = measured(scores.metrics(), rows=rows, **of_losses)
     for name, figure in figures.items():
         figure.bound = bounds[name]
         if name not in ("log_loss", "brier"):
-            figure.rows, figure.withheld = scores.rows, max(0, every - scores.rows)
+            figure.rows, figure.withheld = scores.rows, int(total["lacking"])
     return figures
 
 
-def _mean(
-    name: str, total: dict[str, Any], every: int, about: Mapping[str, Any]
-) -> dict[str, Figure]:
+def _mean(name: str, total: dict[str, Any], about: Mapping[str, Any]) -> dict[str, Figure]:
     """The mean of a metric of one's own; a client that withholds its sum is left out."""
     if not total["rows"]:
         return {}
-    mean = {name: float(total["total"] / total["rows"])}
-    return figures_of(mean, {**total, "withheld": max(0, every - total["rows"])}, **about)
+    return figures_of({name: float(total["total"] / total["rows"])}, total, **about)
 
 
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
     return (planned(judge_rows, most, judged, open=["model", "pivot"]),)
-
-
-class Gather(Aggregation):
-    """All replies as stacked arrays: ids in order, and a tree whose first axis is the client."""
-
-    def lift(self, reply: Reply) -> Any:
-        return {
-            "clients": np.array([reply.client]),
-            "stacked": map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload),
-        }
-
-    def combine(self, a: Any, b: Any) -> Any:
-        joined = map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
-        order = np.argsort(joined["clients"], kind="stable")
-        return map_leaves(lambda x: x[order], joined)
-
-    def fold(self, batch: Batch) -> Any:
-        if isinstance(batch.payloads, Stacked) and len(batch):
-            return {"clients": batch.clients, "stacked": dict(batch.payloads.fields)}
-        return self.fold_one_by_one(batch)
-
-    def finish(self, partial: Any) -> tuple[IntArray, Any]:
-        return partial["clients"], partial["stacked"]
 
 
 class Evaluate(Callback, Component):

@@ -6,21 +6,20 @@ can be allowed or refused by its name. Its mean is what leaves, as any other sum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.clients import Client, FloatArray, Part
 from solera.core.component import Component, component_name
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells
 from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
 from solera.learn.client_models import own_model
-from solera.learn.scores import ScoreTotals
+from solera.learn.totals import Totals
+from solera.trust.contributions import count_by, sum_by
 from solera.trust.declared import Fitted
 
 PREFIX = "metric."
@@ -44,23 +43,18 @@ def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
     ...     return 5.0 * (y > predicted) + (y < predicted)
 
     ``evaluate(federation, metrics=["cost"])`` then gives its mean over all rows, and over those of
-    each client. Behind a gate the sum leaves where it rests on enough rows.
+    each client. Under a policy a client with too few rows withholds its sum.
     """
 
     def install(function: RowMetric) -> RowMetric:
-        def behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-            values, part = _values(name, function, client, ask), ask["part"]
-            total = Sums(values[:, None], part=part, what=PREFIX + name, beyond=True)
-            return {"total": total, "rows": everyone(len(values), part=part)}
-
         def one(client: Client, ask: Any) -> dict[str, Any]:
+            part = ask["part"]
             values = _values(name, function, client, ask)
-            return {"rows": len(values), "total": float(values.sum())}
+            return {"rows": count_by(None, part=part), "total": sum_by(None, values, part=part)}
 
         one.__module__, one.__qualname__ = function.__module__, function.__qualname__
         one.__doc__ = function.__doc__
-        release = [Cells("total", "rows", behind=behind, neutral=lambda ask, reply: {"rows": 0})]
-        task(PREFIX + name, ask=MetricAsk, release=release)(one)
+        task(PREFIX + name, ask=MetricAsk)(one)
         return function
 
     return install
@@ -80,13 +74,14 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
     return values
 
 
-class Totals(ScoreTotals):
-    """Sums and rows of all clients but those whose sum could not leave: they tell of no rows."""
+class MeanTotals(Totals):
+    """Sums and rows of all clients but those that withhold them."""
 
-    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
         rows = np.asarray(counts["rows"])
-        total = np.where(rows > 0, counts["total"], 0.0)
-        return {"total": total, "rows": rows, "clients": 1 * (rows > 0)}
+        hidden = np.asarray(absent.get("rows", np.zeros(len(rows), dtype=bool)))
+        about = {"rows": rows, "withheld": 1 * hidden, "clients": 1 * (rows > 0)}
+        return {"total": counts["total"], **about}
 
 
 def find_metric(name: str) -> Task:

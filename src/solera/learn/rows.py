@@ -19,6 +19,11 @@ def dense(X: Any) -> Any:
     return X.reshape(len(X), math.prod(X.shape[1:]))
 
 
+def float_type(X: Any) -> Any:
+    """The type to compute in: that of the rows where they are floats."""
+    return X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
+
+
 def not_finite(client: Client, X: Any) -> DataError:
     """The error that names the columns of a client in which values are missing or infinite."""
     finite = np.isfinite(dense(X)).all(axis=0)

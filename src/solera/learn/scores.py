@@ -8,39 +8,26 @@ the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
-from solera.core.aggregation import Aggregation
-from solera.core.clients import (
-    Array,
-    BoolArray,
-    Client,
-    ClientGroup,
-    FloatArray,
-    IntArray,
-    Part,
-    Rows,
-    Segments,
-)
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part, Rows
 from solera.core.component import Component, component_name
 from solera.core.constraints import check_values
-from solera.core.disclosure.evidence import Sums, everyone
-from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells
-from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.schema import UNKNOWN, class_codes
-from solera.core.task import group_task
+from solera.core.task import task
 from solera.evaluation.counts import ratio
-from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
+from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, place_withheld
 from solera.learn.base import Predictor, last_step
-from solera.learn.client_models import by_own_models, own_model
+from solera.learn.client_models import many_models, own_model
+from solera.learn.totals import Totals
+from solera.trust.contributions import count_by, sum_by
 from solera.trust.declared import Fitted, Shape
 
 _LEAST = np.finfo(float).eps
@@ -84,11 +71,6 @@ class ScoreGrid:
         edges = np.unique(np.concatenate([small, even, 1 - small, [self.threshold]]))
         return edges[(edges > 0) & (edges < 1)]
 
-    @property
-    def middle(self) -> int:
-        """The last bin of scores up to a half, of which a model of two classes says no."""
-        return int(np.searchsorted(self.edges, 0.5))
-
 
 class ScoreAsk(TypedDict):
     """What ``learner.score_counts`` takes: a fitted model, the part of the rows, and the grid.
@@ -103,99 +85,66 @@ class ScoreAsk(TypedDict):
     quantiles: Annotated[FloatArray, Shape("levels", least=0, most=1, longest=20)]
 
 
-def _bins_behind(client: Client, ask: Any) -> tuple[IntArray, Part]:
+@task("learner.score_counts", many=many_models("learner.score_counts"), ask=ScoreAsk, version=2)
+def count_scores(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows by class and score, and sums of losses."""
+    grid = ScoreGrid(ask["bins"], ask["threshold"], tuple(ask["quantiles"].tolist()))
     rows = client.data.part(ask["part"])
-    index = _scored(own_model(client, ask["model"]), rows, _grid_of(ask).edges).bins
-    return index.reshape(len(rows), -1), ask["part"]
+    return score_counts(own_model(client, ask["model"]), rows, grid, part=ask["part"])
 
 
-def _sums_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """What rows gave to the losses; a model can make it the same for all of them but a few."""
-    part = ask["part"]
-    rows = client.data.part(part)
-    model = own_model(client, ask["model"])
+def score_counts(model: Any, rows: Rows, grid: ScoreGrid, /, **of: Any) -> dict[str, Any]:
+    """What these rows give to the counts of their scores.
+
+    Of every class or label a histogram of the rows that are of it and one of the others, and how
+    many rows each of the two has. ``of``: which rows they are, as ``part=`` or ``rows=`` of
+    contributions.
+    """
+    if rows.y is None:
+        raise DataError("rows without a target cannot be evaluated")
     if model.schema_.target == "numbers":
-        given = _quantile_losses(model, rows, ask["quantiles"]).reshape(len(rows), -1)
-        losses = {"pinball": Sums(given, part=part, what="numbers", beyond=True)}
-        return {**losses, "rows": everyone(len(rows), part=part)}
-    scored = _scored(model, rows, _grid_of(ask).edges)
+        losses = _quantile_losses(model, rows, np.array(grid.quantiles))
+        return {"pinball": sum_by(None, losses, **of), "rows": count_by(None, **of)}
+    edges = grid.edges
+    scored = _scored(model, rows, edges)
+    judged = scored.known.any(axis=1)
+    bins: dict[str, Any] = {}
+    sides: dict[str, Any] = {}
+    for i in range(len(_names(model))):
+        known, truth = scored.known[:, i], scored.truth[:, i]
+        no = np.where(known & ~truth, scored.bins[:, i], -1)
+        yes = np.where(known & truth, scored.bins[:, i], -1)
+        cells = len(edges) + 1
+        bins[_entry(i)] = {"no": count_by(no, cells, **of), "yes": count_by(yes, cells, **of)}
+        sides[_entry(i)] = count_by(np.where(known, truth, -1), 2, **of)
     return {
-        "loss": Sums(scored.loss[:, None], part=part, what="losses", beyond=True),
-        "brier": Sums(scored.brier[:, None], part=part, what="squared scores", beyond=True),
-        "rows": Sums(scored.is_judged[:, None], part=part),
+        "bins": bins,
+        "sides": sides,
+        "loss": sum_by(None, scored.loss, where=judged, **of),
+        "brier": sum_by(None, scored.brier, where=judged, **of),
+        "rows": count_by(judged, **of),
     }
-
-
-def _no_rows(ask: Any, reply: Any) -> dict[str, Any]:
-    """No rows stand behind losses that could not leave as they are."""
-    return {"rows": 0}
-
-
-def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
-    return {"pinball": np.zeros_like(reply["pinball"])}
-
-
-@group_task(
-    "learner.score_counts",
-    ask=ScoreAsk,
-    release=[
-        Histograms("counts", "merged", bins=_bins_behind, middle=lambda ask: _grid_of(ask).middle),
-        Cells("loss", "brier", "rows", behind=_sums_behind, neutral=_no_rows),
-        Cells("pinball", behind=_sums_behind, neutral=_no_pinball),
-    ],
-)
-def count_scores(group: ClientGroup, ask: Any) -> Stacked:
-    """Rows by class and score, and sums of losses, of every client."""
-    grid = _grid_of(ask)
-    return Stacked(by_own_models(group, ask, lambda m, rows: score_counts(m, rows, grid)))
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Of every row the bin of its score, rows × names × (no, yes) and −1 for none; and losses."""
+    """Of every row and name the bin of the score, what is true and whether that is known.
+
+    And its losses.
+    """
 
     bins: IntArray
+    truth: BoolArray
+    known: BoolArray
     loss: FloatArray
     brier: FloatArray
-
-    @property
-    def is_judged(self) -> BoolArray:
-        """Which rows have a score that is counted: not those whose labels are all unknown."""
-        return np.asarray((self.bins >= 0).any(axis=(1, 2)))
-
-
-def _grid_of(ask: Any) -> ScoreGrid:
-    return ScoreGrid(ask["bins"], ask["threshold"], tuple(ask["quantiles"].tolist()))
-
-
-def score_counts(model: Any, rows: Segments, grid: ScoreGrid) -> dict[str, Array]:
-    """Counts for each client, from one prediction of all their rows."""
-    joined, owners, clients = rows.joined(), rows.owners, len(rows)
-    if joined.y is None:
-        raise DataError("rows without a target cannot be evaluated")
-    if model.schema_.target == "numbers":
-        losses = _quantile_losses(model, joined, np.array(grid.quantiles))
-        return {"pinball": _added(losses, owners, clients), "rows": rows.sizes}
-    edges = grid.edges
-    scored = _scored(model, joined, edges)
-    lines, bins = scored.bins.shape[1] * 2, len(edges) + 1
-    index = scored.bins.reshape(len(owners), lines)
-    cell = (owners[:, None] * lines + np.arange(lines)) * bins + index
-    counts = np.bincount(cell[index >= 0], minlength=clients * lines * bins)
-    return {
-        "counts": counts.reshape(clients, -1, 2, bins),
-        "merged": np.zeros(clients, dtype=bool),
-        "loss": _added(scored.loss, owners, clients),
-        "brier": _added(scored.brier, owners, clients),
-        "rows": np.bincount(owners[scored.is_judged], minlength=clients),
-    }
 
 
 def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
     schema = model.schema_
     if not len(rows):
-        names = len(_names(model))
-        return _Scored(np.empty((0, names, 2), np.int64), np.empty(0), np.empty(0))
+        none = np.empty((0, len(_names(model))))
+        return _Scored(none.astype(int), none > 0, none > 0, np.empty(0), np.empty(0))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -205,7 +154,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         brier = ((p - truth) ** 2).sum(axis=1)
         if p.shape[1] == 2:
             p, truth, brier = p[:, 1:], truth[:, 1:], brier / 2
-        known = np.ones_like(truth)
+        known = np.ones(truth.shape, dtype=bool)
     else:
         y = np.asarray(rows.y).reshape(len(rows), -1)
         truth, known = y > 0, (y != UNKNOWN) & ~np.isnan(p)
@@ -213,10 +162,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
         loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
         brier = ((p - truth) ** 2 * share).sum(axis=1)
-    place = np.searchsorted(edges, p, side="left")
-    chosen = np.stack([known & ~truth, known & truth], axis=2)
-    bins = np.where(chosen, place[:, :, None], -1)
-    return _Scored(bins, loss, brier)
+    return _Scored(np.searchsorted(edges, p, side="left"), truth, known, loss, brier)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
@@ -229,13 +175,6 @@ def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(q * error, (q - 1) * error))
 
 
-def _added(values: FloatArray, owners: IntArray, clients: int) -> FloatArray:
-    """Sums over the rows of each client."""
-    total = np.zeros((clients, *values.shape[1:]))
-    np.add.at(total, owners, values)
-    return total
-
-
 def _names(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
     schema = model.schema_
@@ -245,63 +184,66 @@ def _names(model: Any) -> tuple[str, ...]:
     return tuple(str(c) for c in (classes[1:] if len(classes) == 2 else classes))
 
 
+def _entry(name: int) -> str:
+    """What a name is called in a reply, whose keys hold no dots."""
+    return str(name)
+
+
 # --- at the coordinator ---
 
 
-class ScoreTotals(Aggregation):
-    """The sum of all counts, after finding where merged rows can be."""
+class ScoreTotals(Totals):
+    """Where the rows of clients can be, those in bins that they withhold, too.
 
-    additive = True
+    A class or label counts for nothing at a client that withholds how many rows are of it.
+    ``lacking`` are the rows of clients of which that is so.
+    """
 
-    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
-        """What adds up of counts of clients, which come first."""
-        return located(counts)
-
-    def lift(self, reply: Reply) -> Any:
-        stacked = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
-        return map_leaves(lambda leaf: leaf[0], self.settle(stacked))
-
-    def combine(self, a: Any, b: Any) -> Any:
-        return map_leaves(lambda x, y: x + y, a, b)
-
-    def fold(self, batch: Batch) -> Any:
-        if isinstance(batch.payloads, Stacked) and len(batch):
-            settled = self.settle(dict(batch.payloads.fields))
-            return map_leaves(lambda leaf: leaf.sum(axis=0), settled)
-        return self.fold_one_by_one(batch)
-
-
-def located(counts: dict[str, Any]) -> dict[str, Any]:
-    """Counts of clients by the highest and lowest bin; losses that were withheld count no rows."""
-    if "pinball" in counts:
-        judged = np.where(counts["pinball"].any(axis=(1, 2)), counts["rows"], 0)
-        return {"pinball": counts["pinball"], "judged": judged, "clients": 1 * (judged > 0)}
-    merged = np.asarray(counts["merged"], dtype=bool)
-    withheld = np.asarray(counts["rows"]) == 0
-    some = counts["counts"].reshape(len(merged), -1).any(axis=1)
-    return {
-        "clients": 1 * some,
-        "high": counts["counts"],
-        "low": lowest_bins(counts["counts"], merged),
-        "loss": np.where(withheld, 0.0, counts["loss"]),
-        "brier": np.where(withheld, 0.0, counts["brier"]),
-        "judged": np.asarray(counts["rows"]),
-    }
+    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+        judged = np.asarray(counts["rows"])
+        hidden = np.asarray(absent.get("rows", np.zeros(len(judged), dtype=bool)))
+        settled = {"judged": judged, "withheld": 1 * hidden, "clients": 1 * (judged > 0)}
+        if "pinball" in counts:
+            return {**settled, "pinball": counts["pinball"]}
+        lacks, bins = hidden, {}
+        for name, histograms in counts["bins"].items():
+            rows = counts["sides"][name]
+            gone = absent.get(f"sides.{name}", np.zeros((1, 2), dtype=bool)).any(axis=1)
+            lacks = lacks | gone
+            bins[name] = {
+                side: place_withheld(
+                    histograms[side], absent.get(f"bins.{name}.{side}"), rows[:, i], ~gone
+                )
+                for i, side in enumerate(("no", "yes"))
+            }
+        lacking = np.where(lacks, np.maximum(judged, 1), 0)
+        return {
+            **settled, "bins": bins, "lacking": lacking,
+            "loss": counts["loss"], "brier": counts["brier"],
+        }  # fmt: skip
 
 
 def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
     """The scores of folded counts."""
+    names = _names(model)
+    rows = {
+        where: np.stack(
+            [
+                [total["bins"][_entry(i)][side][where] for side in ("no", "yes")]
+                for i in range(len(names))
+            ]
+        )
+        for where in ("high", "low", "spread")
+    }
+    of_more = len(names) > 1 and model.schema_.target == "classes"
     return Scores(
-        names=_names(model),
+        names=names,
         edges=grid.edges,
-        high=total["high"],
-        low=total["low"],
+        **rows,
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),
-        threshold=None
-        if len(total["high"]) > 1 and model.schema_.target == "classes"
-        else grid.threshold,
+        threshold=None if of_more else grid.threshold,
     )
 
 

@@ -20,8 +20,7 @@ from solera.core.errors import CannotForget
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
-from solera.core.release import Update
-from solera.core.task import find_task
+from solera.core.task import Task
 from solera.engines.kept import KeepingEngine, Kept
 
 _LIMITS = Limits(size=1 << 40, structure=1 << 28)
@@ -59,14 +58,16 @@ def read_kept(path: str | os.PathLike[str]) -> Kept:
 class KeepingRounds(KeepingEngine):
     """Keeps the state before the round in which a client took part for the first time.
 
-    It is also the checkpoint of the loop, to which the state is given after every round.
+    A client takes part where it is asked for ``update``, which changes the model. This is also the
+    checkpoint of the loop, to which the state is given after every round.
     """
 
     checkpoint: Any = None
     """Where the state is kept besides."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, update: Task) -> None:
         super().__init__(federation)
+        self._update = update
         self.kept["first"] = {}
         self.kept["states"] = {}
         self.kept["resumed"] = False
@@ -76,7 +77,7 @@ class KeepingRounds(KeepingEngine):
         """The blocks of the ask; who is asked for the first time is written down."""
         first = self.kept["first"]
         new = [str(c) for c in ask.clients.tolist() if str(c) not in first]
-        if new and _trains(ask):
+        if new and ask.task == self._update.name:
             first.update(dict.fromkeys(new, ask.round))
             if self._last is not None:
                 self.kept["states"][str(ask.round)] = self._last
@@ -94,12 +95,6 @@ class KeepingRounds(KeepingEngine):
         content: dict[str, Any] | None = None if self.checkpoint is None else self.checkpoint.read()
         self.kept["resumed"] = bool(content and content["next"])
         return content
-
-
-def _trains(ask: Ask) -> bool:
-    """Whether what is asked for changes a model."""
-    released = find_task(ask.task, ask.version).release or ()
-    return any(release.kind == Update.kind for release in released)
 
 
 def first_part(kept: Kept, client: int) -> tuple[int | None, dict[str, Any] | None]:

@@ -14,19 +14,19 @@ from solera.core.component import Component
 from solera.core.engine import Ask, Block
 from solera.core.errors import UsageError
 from solera.core.plan import PREPARE, Plan
-from solera.core.release import Update
 from solera.core.replies import Batch, Reply
 from solera.core.rng import generator
 from solera.core.task import Task, find_task
 from solera.data.federated import FederatedData
 from solera.engines.folds import validate_and_fold
 from solera.robust.attacks import RowAttack, UpdateAttack
+from solera.trust.release import with_entry
 
 
 class AttackedEngine:
     """An engine some of whose clients lie about their updates; other asks go through as they are.
 
-    A task is attacked where what leaves it is declared an update of a model that was sent.
+    A task is attacked where clients answer with a model after steps, of a length they are told.
     """
 
     def __init__(self, engine: Any, attack: UpdateAttack, attackers: Sequence[int]) -> None:
@@ -46,7 +46,7 @@ class AttackedEngine:
         prepares = hasattr(learner, "transform_schema")
         if not prepares and "schema_" not in vars(learner):
             tasks = [find_task(e.task) for e in plan() if not e.task.startswith(PREPARE)]
-            if not any(map(_update_entries, tasks)):
+            if not any(map(_trains, tasks)):
                 raise UsageError(
                     f"{self._attack!r} changes updates of a model, and "
                     f"{type(learner).__name__} asks for none: nothing would be attacked",
@@ -57,8 +57,7 @@ class AttackedEngine:
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         """The blocks of the ask, the replies of attackers replaced."""
         task = find_task(ask.task, ask.version)
-        entries = _update_entries(task)
-        if not entries or np.isin(ask.clients, self._attackers).sum() == 0:
+        if not _trains(task) or np.isin(ask.clients, self._attackers).sum() == 0:
             yield from self._engine.run(ask, aggregation)
             return
         blocks: Any = self._engine.run(ask, None)
@@ -69,47 +68,43 @@ class AttackedEngine:
             for reply in (reply for block in blocks for reply in block.batch):
                 if reply.client in self._attackers:
                     wrong += 1
-                else:
-                    seen.append(_vector(ask, reply, entries))
+                elif _arrays(ask, reply):
+                    seen.append(_vector(ask, reply))
         for block in blocks:
-            replies = [self._sent(ask, reply, entries, seen, wrong) for reply in block.batch]
+            replies = [self._sent(ask, reply, seen, wrong) for reply in block.batch]
             batch = Batch(block.batch.clients, replies)
             failures = list(block.failures)
             yield validate_and_fold(task, ask, batch, failures, block.virtual, aggregation)
 
-    def _sent(
-        self, ask: Ask, reply: Reply, entries: Sequence[str], seen: list[Array], wrong: int
-    ) -> Any:
+    def _sent(self, ask: Ask, reply: Reply, seen: list[Array], wrong: int) -> Any:
         colludes_alone = self._attack.colludes and not seen
-        if reply.client not in self._attackers or colludes_alone:
+        honest = reply.client not in self._attackers
+        if honest or colludes_alone or not _arrays(ask, reply):
             return reply.payload
-        own = _vector(ask, reply, entries)
+        own = _vector(ask, reply)
         draw = generator(ask.seed, f"robust.lie/{ask.task}", ask.round, reply.client)
         lie = np.asarray(self._attack.lie(own, draw, seen, wrong))
-        return _rebuilt(ask, reply, entries, lie.astype(own.dtype))
+        return _rebuilt(ask, reply, lie.astype(own.dtype))
 
 
-def _update_entries(task: Task) -> list[str]:
-    """The entries of the task's reply that change a model, which was sent."""
-    changed = {"update", "control", *getattr(task.ask, "__annotations__", ())}
-    updates = [release for release in task.release or () if release.kind == Update.kind]
-    return [entry for update in updates for entry in update.entries if entry in changed]
+def _trains(task: Task) -> bool:
+    """Whether what leaves is a model after steps, of a length that the ask says."""
+    return task.leaves == "update" and not {"training", "lr"}.isdisjoint(task.ask.__annotations__)
 
 
-def _arrays(ask: Ask, reply: Reply, entries: Sequence[str]) -> list[tuple[str, Array, Any]]:
-    """Name, numbers, and what these are the difference to, of every array of an update."""
-    arrays = []
-    for name in entries:
-        value = reply.payload.get(name)
-        if isinstance(value, dict):
-            sent = value["values"]
-            if sent.dtype.kind != "f":
-                raise UsageError(
-                    "attacks change updates as they are: leave so.updates.Quantise out"
-                )
-            arrays.append((name, sent, _model_sent(ask, sent)))
-        elif value is not None and np.ndim(value):
-            arrays.append((name, np.asarray(value), ask.payload[name] if name != "control" else 0))
+def _arrays(ask: Ask, reply: Reply) -> list[tuple[tuple[str, ...], Array, Any]]:
+    """Where it is, numbers, and what these are the difference to, of every array of an update."""
+    arrays: list[tuple[tuple[str, ...], Array, Any]] = []
+    for name, value in reply.payload.get("model", {}).items():
+        if np.ndim(value):
+            arrays.append((("model", name), np.asarray(value), ask.payload[name]))
+    if "update" in reply.payload:
+        sent = reply.payload["update"]["values"]
+        if sent.dtype.kind != "f":
+            raise UsageError("attacks change updates as they are: leave so.updates.Quantise out")
+        arrays.append((("update", "values"), sent, _model_sent(ask, sent)))
+    if "control" in reply.payload:
+        arrays.append((("control",), reply.payload["control"], 0))
     return arrays
 
 
@@ -122,21 +117,20 @@ def _model_sent(ask: Ask, sent: Array) -> Any:
     return weights
 
 
-def _vector(ask: Ask, reply: Reply, entries: Sequence[str]) -> Array:
-    arrays = _arrays(ask, reply, entries)
-    return np.concatenate([np.ravel(value - start) for _, value, start in arrays])
+def _vector(ask: Ask, reply: Reply) -> Array:
+    return np.concatenate([np.ravel(value - start) for _, value, start in _arrays(ask, reply)])
 
 
-def _rebuilt(ask: Ask, reply: Reply, entries: Sequence[str], vector: Array) -> Any:
+def _rebuilt(ask: Ask, reply: Reply, vector: Array) -> Any:
     """The reply with another update in its place."""
-    payload = dict(reply.payload)
+    payload = reply.payload
     first = 0
-    for name, value, start in _arrays(ask, reply, entries):
+    for place, value, start in _arrays(ask, reply):
         part = vector[first : first + value.size]
         first += value.size
         if part.size == value.size:
             part = part.reshape(value.shape) + start
-        payload[name] = {**payload[name], "values": part} if name == "update" else part
+        payload = with_entry(payload, ".".join(place), part)
     return payload
 
 

@@ -80,7 +80,7 @@ class ActiveSampling(Selector):
         return chosen
 
     def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        return (value_asks(learner, rounds + 1, self._power),)
+        return (value_asks(learner, rounds + 1),)
 
     @property
     def _power(self) -> float:
@@ -153,7 +153,7 @@ class PowerOfChoice(Selector):
 
     def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
         """Losses are asked of more candidates than are chosen, rows where they are not known."""
-        values = replace(value_asks(learner, rounds, _MEAN), optional=True)
+        values = replace(value_asks(learner, rounds), optional=True)
         return values, planned(rows, 1, optional=True)
 
     def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
@@ -168,6 +168,7 @@ class PowerOfChoice(Selector):
         if roster.sizes is not None:
             return roster.sizes.astype(float)
         counts = np.full(roster.clients, np.nan)
-        for reply in roster.ask(rows, None, np.arange(roster.clients), round):
+        replies = roster.ask(rows, None, np.arange(roster.clients), round)
+        for reply in (reply for reply in replies if not reply.absent):
             counts[reply.client] = max(0, int(reply["rows"]))
         return np.ones(roster.clients) if np.isnan(counts).all() else with_default(counts)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import (
     Array,
@@ -24,16 +23,16 @@ from solera.core.clients import (
     Segments,
 )
 from solera.core.component import Component, component_name, describe_fitted
-from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError, Refusal
 from solera.core.plan import PlannedTask, planned
-from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.learn.client_models import by_own_models, own_model
+from solera.learn.rows import refuse_empty
+from solera.trust.contributions import Contribution, count_by, fact, sum_by
 from solera.trust.declared import Classes, Fitted
 
 VARIABLE = "SOLERA_RESOURCES"
@@ -41,27 +40,23 @@ VARIABLE = "SOLERA_RESOURCES"
 # --- valuations ---
 
 
-def _value_many(group: ClientGroup, ask: Any) -> Stacked:
-    return Stacked(by_own_models(group, ask, lambda m, rows: _values(m, rows, ask)))
-
-
 class Value(TypedDict):
     """What ``select.value`` takes."""
 
     model: Annotated[dict[str, Any], Fitted(Learner)]
-    power: Annotated[float, Meta(ge=0, le=2)]
 
 
-def _behind_value(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    losses = losses_of(own_model(client, ask["model"]), client.data.part("train"))
-    scale = len(losses) ** -float(ask["power"])
-    return {"value": Sums(losses[:, None], scale=scale, what="losses", beyond=True)}
+def _value_many(group: ClientGroup, ask: Any) -> Stacked:
+    return Stacked(by_own_models(group, ask, _losses_by_client))
 
 
-@task("select.value", many=_value_many, ask=Value, release=[Cells("value", behind=_behind_value)])
+@task("select.value", many=_value_many, ask=Value, version=2)
 def value(client: Client, ask: Any) -> dict[str, Any]:
-    """The sum of the losses of the client's rows under a model over n^power, n the rows."""
-    return _value_many(client.alone, ask)[0]
+    """The sum of the losses of the client's rows under a model, and the rows."""
+    rows = client.data.part("train")
+    refuse_empty(client.id, len(rows))
+    losses = losses_of(own_model(client, ask["model"]), rows)
+    return {"loss": sum_by(None, losses), "rows": count_by(None)}
 
 
 def losses_of(model: Any, rows: Rows) -> FloatArray:
@@ -70,30 +65,34 @@ def losses_of(model: Any, rows: Rows) -> FloatArray:
     return losses
 
 
-def _values(model: Any, rows: Segments, ask: Any) -> dict[str, Any]:
-    if not rows.sizes.min():
-        raise Refusal("a client without rows has no loss")
+def _losses_by_client(model: Any, rows: Segments) -> dict[str, Any]:
+    """The stacked twin of :func:`value`."""
+    refuse_empty(np.arange(len(rows)), rows.sizes)
     losses = losses_of(model, rows.joined())
     sums = np.add.reduceat(losses, np.cumsum(rows.sizes) - rows.sizes)
-    return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
+    return {"loss": np.asarray(sums, dtype=np.float64), "rows": rows.sizes}
 
 
 def ask_values(
     roster: Roster, to: IntArray, round: int, power: float
 ) -> tuple[IntArray, FloatArray]:
-    """Who reported a valuation of the current model, and which; NaN counts as no report."""
+    """Who reported a valuation of the current model, Σ losses / rows^power, and which.
+
+    What is withheld or NaN counts as no report.
+    """
     model = describe_fitted(roster.learner.for_prediction())
-    replies = roster.ask(value, {"model": model, "power": power}, to, round)
-    values = np.array([float(reply["value"]) for reply in replies])
+    replies = roster.ask(value, {"model": model}, to, round)
+    whole = [reply for reply in replies if not reply.absent and reply["rows"] > 0]
+    values = np.array([float(reply["loss"] / reply["rows"] ** power) for reply in whole])
     known = np.flatnonzero(np.isfinite(values))
-    clients = np.array([reply.client for reply in replies], dtype=np.int64)
+    clients = np.array([reply.client for reply in whole], dtype=np.int64)
     return clients[known], values[known]
 
 
-def value_asks(learner: Component, most: int, power: float) -> PlannedTask:
+def value_asks(learner: Component, most: int) -> PlannedTask:
     """What so many calls of :func:`ask_values` ask."""
     model = {"made": {"$component": component_name(type(learner))}}
-    return planned(value, most, {"model": model, "power": power}, open=["model"])
+    return planned(value, most, {"model": model}, open=["model"])
 
 
 def with_default(values: FloatArray) -> FloatArray:
@@ -105,14 +104,10 @@ def with_default(values: FloatArray) -> FloatArray:
 # --- rows ---
 
 
-def _everyone(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data))}
-
-
-@task("select.rows", release=[Cells("rows", behind=_everyone)])
+@task("select.rows")
 def rows(client: Client, ask: Any) -> dict[str, Any]:
     """How many rows the client trains on."""
-    return {"rows": len(client.data)}
+    return {"rows": count_by(None)}
 
 
 # --- resources ---
@@ -150,41 +145,22 @@ class AskResources(TypedDict):
     classes: Annotated[Array, Classes()]
 
 
-def _behind_counts(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    classes = ask["classes"]
-    codes = _codes(client, classes) if len(classes) else np.full(len(client.data), -1)
-    return {"counts": cells(codes, len(classes))}
-
-
-@task(
-    "select.resources",
-    ask=AskResources,
-    release=[
-        Facts("speed", "link", "upload", "row_bits"),
-        Cells("rows", behind=_everyone),
-        Cells("counts", behind=_behind_counts),
-    ],
-)
+@task("select.resources", ask=AskResources)
 def resources(client: Client, ask: Any) -> dict[str, Any]:
     """Speed, link, whether rows may be sent, bits of a row, rows, and rows of each class."""
     X = client.data.X
     return {
-        **own_resources(client),
-        "rows": len(client.data),
-        "row_bits": 8 * int(np.prod(X.shape[1:])) * X.dtype.itemsize,
-        "counts": class_counts(client, ask["classes"]),
+        **{name: fact(value) for name, value in own_resources(client).items()},
+        "row_bits": fact(8 * int(np.prod(X.shape[1:])) * X.dtype.itemsize),
+        "rows": count_by(None),
+        "counts": _class_counts(client, ask["classes"]),
     }
 
 
-def class_counts(client: Client, classes: Any) -> IntArray:
+def _class_counts(client: Client, classes: Any) -> Contribution:
     """Rows of each class; empty where the target is no class."""
     if not len(classes):
-        return np.zeros(0, dtype=np.int64)
-    return np.bincount(_codes(client, classes), minlength=len(classes)).astype(np.int64)
-
-
-def _codes(client: Client, classes: Any) -> IntArray:
-    """The class of every row, as a code; a target that is no class has none."""
+        return fact(np.zeros(0, dtype=np.int64))
     if client.data.schema.target != "classes":
         raise Refusal("the target of this client is no class")
-    return class_codes(client.data.y, classes)
+    return count_by(class_codes(client.data.y, classes), cells=len(classes))

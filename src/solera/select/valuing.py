@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -10,14 +10,13 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.plan import PlannedTask, planned
-from solera.core.release import Cells
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Learner
+from solera.trust.contributions import count_by, sum_by
 from solera.trust.declared import Fitted, States
 
 
@@ -29,37 +28,23 @@ class Losses(TypedDict):
     part: Part
 
 
-def _of_every_state(client: Client, ask: Any) -> Iterator[FloatArray]:
-    """The losses of the client's rows under each of the models."""
-    rows = client.data.part(ask["part"])
+@task("select.losses", ask=Losses)
+def losses(client: Client, ask: Any) -> dict[str, Any]:
+    """Sums of the losses of several models over rows the client keeps, and their number."""
+    part: Part = ask["part"]
+    rows = client.data.part(part)
+    if not len(rows):
+        raise Refusal(f"this client has no {part} rows")
     learner = build_fitted(ask["learner"])
+    of_models = []
     for state in ask["states"]:
         learner.set_state({**ask["learner"]["learned"], **state})
         model = learner.with_part(client.state) if learner.is_personal else learner
-        yield model.losses(rows.X, rows.y)
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    given = np.stack(list(_of_every_state(client, ask)), axis=1)
-    return {"sums": Sums(given, part=ask["part"], what="losses", beyond=True)}
-
-
-def _everyone(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data.part(ask["part"])), part=ask["part"])}
-
-
-@task(
-    "select.losses",
-    ask=Losses,
-    release=[Cells("sums", behind=_behind), Cells("rows", behind=_everyone)],
-)
-def losses(client: Client, ask: Any) -> dict[str, Any]:
-    """Sums of the losses of several models over rows the client keeps, and their number."""
-    rows = client.data.part(ask["part"])
-    if not len(rows):
-        raise Refusal(f"this client has no {ask['part']} rows")
-    sums = [given.sum() for given in _of_every_state(client, ask)]
-    return {"sums": np.array(sums), "rows": len(rows)}
+        of_models.append(model.losses(rows.X, rows.y))
+    return {
+        "sums": sum_by(None, np.stack(of_models).T, part=part),
+        "rows": count_by(None, part=part),
+    }
 
 
 def losses_asks(learner: Component, part: str, most: int) -> PlannedTask:
@@ -131,4 +116,9 @@ class RoundUtility:
         changed = [{name: state[name] for name in names} for state in states]
         ask = {"learner": described, "states": changed, "part": self.part}
         total = federation.ask(losses, ask, round=self.round.index).fold(Sum())
+        if not total["rows"]:
+            raise DataError(
+                f"no client may tell the losses of its {self.part} rows: too few of them",
+                hint=f"more {self.part} rows, or validation rows at the coordinator, X= and y=",
+            )
         return np.asarray(total["sums"] / total["rows"])

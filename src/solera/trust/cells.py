@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,14 @@ class Cells(ABC):
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def lists(self) -> int:
+        """Into how many lists the cells fall, one after the other, so that no row is in two of one.
+
+        The cells of a list that are told and the number of rows give those that are withheld.
+        """
+        return 1 if self.most == 1 else self.size
+
     @abstractmethod
     def pairs(self, rows: int) -> tuple[IntArray | slice, IntArray]:
         """(row, cell) of every membership; a slice stands for all rows in order."""
@@ -95,6 +103,11 @@ class OneCell(Cells):
     def pairs(self, rows: int) -> tuple[slice, IntArray]:
         return slice(None), np.zeros(rows, dtype=np.int64)
 
+    def count(self, behind: Behind) -> IntArray:
+        if behind.owners is None:
+            return np.asarray(behind.rows)
+        return np.bincount(behind.owners, minlength=behind.clients)
+
 
 class Indexed(Cells):
     """Rows by the numbers of their cells, rows × numbers; −1 for none.
@@ -107,17 +120,20 @@ class Indexed(Cells):
         self.index = index
         self.shape = shape
         self.most = 1 if index.ndim == 1 else index.shape[1]
-        if index.size and not (index.min() >= -1 and index.max() < self.size):
+        least, largest = (index.min(), index.max()) if index.size else (0, -1)
+        self._every = least >= 0
+        """Whether every row is in its cells, none in less."""
+        if least < -1 or largest >= self.size:
             raise UsageError(
-                f"a row is in cell {index.max() if index.max() >= self.size else index.min()}",
+                f"a row is in cell {largest if largest >= self.size else least}",
                 hint=f"cells are 0 to {self.size - 1}, and −1 for none; cells= says how many",
             )
 
     def pairs(self, rows: int) -> tuple[IntArray | slice, IntArray]:
         cell = self.index.ravel()
-        inside = cell >= 0
-        if self.index.ndim == 1 and inside.all():
+        if self.index.ndim == 1 and self._every:
             return slice(None), cell
+        inside = cell >= 0
         row = np.repeat(np.arange(rows), self.most)
         return row[inside], cell[inside]
 
@@ -138,6 +154,9 @@ class Marks(Cells):
         counts: IntArray = sum_rows(self.marks, behind)
         return counts
 
+    def persons(self, behind: Behind) -> IntArray:
+        return self.count(behind) if behind.units is None else super().persons(behind)
+
     def sum(self, values: Array, behind: Behind) -> FloatArray:
         if behind.owners is not None:
             return super().sum(values, behind)
@@ -156,19 +175,27 @@ class Intervals(Cells):
     def __init__(self, values: ArrayLike, edges: ArrayLike) -> None:
         self.values = np.asarray(values)
         self.edges = np.asarray(edges)
-        if self.values.ndim == 1 and self.edges.ndim == 1:
-            self.shape = (len(self.edges) + 1,)
-        else:
-            self.shape = (self.values.shape[1], self.edges.shape[1] + 1)
-            self.most = self.values.shape[1]
+        if not (np.diff(self.edges, axis=-1) >= 0).all():
+            raise UsageError("the edges of intervals are not in order", hint="np.sort(edges)")
+        self.shape = (*self.edges.shape[:-1], self.edges.shape[-1] + 1)
+        self.most = math.prod(self.edges.shape[:-1])
+
+    @property
+    def lists(self) -> int:
+        return self.most
+
+    @property
+    def _columns(self) -> Iterable[tuple[Array, Array]]:
+        """The values of every column, and its edges."""
+        if self.edges.ndim == 1:
+            return [(self.values, self.edges)]
+        return zip(self.values.T, self.edges, strict=True)
 
     @cached_property
     def index(self) -> IntArray:
         """The interval of every value, −1 for none."""
-        if self.values.ndim == 1:
-            return _interval(self.values, self.edges)
-        columns = zip(self.values.T, self.edges, strict=True)
-        return np.stack([_interval(x, edges) for x, edges in columns], axis=1)
+        index = np.stack([_interval(x, edges) for x, edges in self._columns], axis=1)
+        return index[:, 0] if self.edges.ndim == 1 else index
 
     def pairs(self, rows: int) -> tuple[IntArray | slice, IntArray]:
         index = self.index
@@ -178,12 +205,11 @@ class Intervals(Cells):
         return Indexed(index, self.shape).pairs(rows)
 
     def count(self, behind: Behind) -> IntArray:
-        if behind.owners is not None:
-            return super().count(behind)
-        if self.values.ndim == 1:
-            return _count_sorted(self.values, self.edges)
-        columns = zip(self.values.T, self.edges, strict=True)
-        return np.stack([_count_sorted(x, edges) for x, edges in columns])
+        if behind.owners is None:
+            counts = np.stack([_count_sorted(x, edges) for x, edges in self._columns])
+            return counts.reshape(self.shape)
+        columns = [_count_by_owner(x, edges, behind) for x, edges in self._columns]
+        return np.stack(columns, axis=1).reshape(behind.clients, *self.shape)
 
 
 def intervals(values: ArrayLike, edges: ArrayLike) -> Intervals:
@@ -191,9 +217,20 @@ def intervals(values: ArrayLike, edges: ArrayLike) -> Intervals:
 
     For :func:`count_by` and :func:`sum_by`. One more cell than there are edges; NaN is in none.
 
-    >>> age = np.array([31, 47, 68, np.nan])
-    >>> count_by(intervals(age, [40, 65])).numbers(Behind(4)).tolist()
-    [1, 1, 1]
+    Parameters
+    ----------
+    values: a number of every row, or rows × columns.
+    edges: in rising order; with several columns a line of them for each.
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.ages", many=True)
+    ... def ages(client, ask):
+    ...     return {"rows": so.count_by(so.intervals(client.data.X[:, 0], ask["edges"]))}
+    >>> patients = np.array([[31.0], [47.0], [68.0], [np.nan], [65.0], [29.0]])
+    >>> fed = so.simulate(patients, clients=2, seed=0)
+    >>> fed.ask(ages, {"edges": np.array([40, 65])}).fold(so.aggregations.Sum())["rows"].tolist()
+    [2, 1, 2]
     """
     return Intervals(values, edges)
 
@@ -260,9 +297,22 @@ def _interval(values: Array, edges: Array) -> IntArray:
 
 
 def _count_sorted(values: Array, edges: Array) -> IntArray:
-    known = np.sort(values[~np.isnan(values)])
-    below = np.searchsorted(known, edges, side="left")
-    return np.diff(below, prepend=0, append=len(known)).astype(np.int64)
+    if (edges == edges[:1]).all():  # nothing lies between them
+        inner = np.count_nonzero(values < edges[:1])
+        below, known = np.full(len(edges), inner), np.count_nonzero(~np.isnan(values))
+    else:
+        ordered = np.sort(values)  # NaN comes last
+        below, known = ordered.searchsorted(edges), ordered.searchsorted(np.nan)
+    return np.diff(below, prepend=0, append=known).astype(np.int64)
+
+
+def _count_by_owner(values: Array, edges: Array, behind: Behind) -> IntArray:
+    assert behind.owners is not None
+    known = ~np.isnan(values)
+    place = np.searchsorted(edges, values[known], side="right")
+    cells = len(edges) + 1
+    counts = np.bincount(behind.owners[known] * cells + place, minlength=behind.clients * cells)
+    return counts.reshape(behind.clients, cells)
 
 
 def sum_rows(values: Array, behind: Behind) -> Any:
@@ -281,7 +331,7 @@ def sum_by_cell(values: Any, cell: IntArray, cells: int) -> Any:
     """Sums of rows by the number of their cell, cells × …; rows may be sparse."""
     from scipy.sparse import csr_matrix
 
-    if values.ndim == 1 or values.shape[1:] == (1,):
+    if not hasattr(values, "tocsr") and values.shape[1:] in ((), (1,)):
         weights = values if values.ndim == 1 else values[:, 0]
         return np.bincount(cell, weights=weights, minlength=cells).reshape(cells, *values.shape[1:])
     rows = values.shape[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import ArrayLike
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray, Part
 from solera.core.errors import UsageError
 from solera.trust.cells import Behind, Cells, OneCell, as_cells, count_distinct, sum_rows
+from solera.trust.members import Members, count_pairs, packed
+from solera.trust.members import symmetric as symmetric
 
 Kind = Literal["facts", "cells", "gram", "update"]
 Norm = Literal["l1", "l2"]
@@ -52,6 +55,10 @@ class Contribution(ABC):
     def bounded(self, clip: float | None) -> Self:
         """The same with rows scaled to their bounds; those that are not finite give nothing."""
         return self
+
+    def unjudged(self, behind: Behind) -> Any:
+        """The numbers as they are sent where no policy judges them."""
+        return self.numbers(behind)
 
     @property
     def repeats_rows(self) -> bool:
@@ -152,6 +159,8 @@ class Gram(Contribution):
     """Xᵀ diag(w) Y for every weight and cell; of XᵀwX the upper triangle, row by row."""
 
     kind = "gram"
+    in_one_pass: ClassVar[bool] = True
+    """Whether it is made with all others of the same :class:`Members`."""
 
     def __init__(
         self,
@@ -159,6 +168,7 @@ class Gram(Contribution):
         Y: Any,
         weights: Array | None,
         cells: Cells | None,
+        marks: BoolArray | None,
         bound: tuple[float, float] | None,
         rows: IntArray | None,
         part: Part,
@@ -168,43 +178,128 @@ class Gram(Contribution):
         self.Y = Y
         self.weights = weights
         self.cells = cells
+        self.marks = marks
         self.bound = bound
+        if isinstance(X, Members) and self.in_one_pass:
+            X.add(self)
 
     def numbers(self, behind: Behind) -> Any:
-        if behind.owners is None and self.cells is None:
-            return self._of(slice(None))
-        places: Any = (
-            np.zeros(behind.rows, dtype=np.int64) if behind.owners is None else (behind.owners)
-        )
-        row: Any = slice(None)
-        shape: tuple[int, ...] = () if behind.owners is None else (behind.clients,)
-        if self.cells is not None:
-            row, cell = self.cells.pairs(behind.rows)
-            places = places[row] * self.cells.size + cell
-            shape += self.cells.shape
-        order = np.argsort(places, kind="stable")
-        ends = np.cumsum(np.bincount(places, minlength=math.prod(shape)))
-        rows = np.arange(behind.rows)[row][order]
-        blocks = [self._of(chosen) for chosen in np.split(rows, ends[:-1])]
-        return np.stack(blocks).reshape(shape + blocks[0].shape)
+        if isinstance(self.X, Members):
+            return self.X.numbers(self)
+        if behind.owners is None:
+            return self.of(self.X, slice(None))
+        order = np.argsort(behind.owners, kind="stable")
+        ends = np.cumsum(np.bincount(behind.owners, minlength=behind.clients))
+        return np.stack([self.of(self.X[rows], rows) for rows in np.split(order, ends[:-1])])
 
-    def _of(self, rows: Any) -> FloatArray:
-        """The matrices of some rows."""
-        X, Y = self.X[rows], None if self.Y is None else self.Y[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        if weights is None or weights.ndim == 1:
-            return _product(X, Y, weights)
-        return np.stack([_product(X, Y, column) for column in weights.T])
+    def of(self, X: Any, rows: Any) -> FloatArray:
+        """The matrices of some rows, by number, of which X are the columns."""
+        blocks = [self._matrix(*part) for part in self._parts(X, rows)]
+        together = blocks[0] if len(blocks) == 1 else np.stack(blocks)
+        return together.reshape(self._each + blocks[0].shape)
+
+    def halves(self, X: Any, rows: Any) -> list[Any]:
+        """A with AᵀA = XᵀwX for every matrix of some rows; no weight may be negative."""
+        return [_with_root(part, weights) for part, _, weights in self._parts(X, rows)]
+
+    def _parts(self, X: Any, rows: Any) -> Iterator[tuple[Any, Any, Array | None]]:
+        """The columns, numbers and weights of the rows of every matrix, in order."""
+        for part, numbers in self._by_cell(X, rows):
+            weights = self.weights
+            if weights is None or weights.ndim == 1:
+                yield part, numbers, None if weights is None else weights[numbers]
+                continue
+            by_output = (weights if len(weights) == 1 else weights[numbers]).T
+            yield from ((part, numbers, one) for one in by_output)
+
+    def _by_cell(self, X: Any, rows: Any) -> Iterator[tuple[Any, Any]]:
+        if self.cells is None:
+            yield X, rows
+            return
+        numbers = np.arange(len(self._inside))[rows]
+        for inside in self._inside[rows].T:
+            chosen = np.flatnonzero(inside)
+            yield X[chosen], numbers[chosen]
+
+    @cached_property
+    def _inside(self) -> BoolArray:
+        """Which rows are in which cell, rows × cells."""
+        assert self.cells is not None
+        rows = self.X.shape[0]
+        inside = np.zeros((rows, self.cells.size), dtype=bool)
+        row, cell = self.cells.pairs(rows)
+        inside[np.arange(rows)[row], cell] = True
+        return inside
+
+    @cached_property
+    def _rooted(self) -> bool:
+        """Whether rows may be multiplied by the roots of their weights."""
+        return self.weights is None or bool(np.min(self.weights, initial=0) >= 0)
+
+    def _matrix(self, X: Any, rows: Any, weights: Array | None) -> FloatArray:
+        if self.Y is not None:
+            matrix = X.T @ _times_rows(self.Y[rows], weights)
+            return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
+        if weights is None or self._rooted:
+            half = _with_root(X, weights)
+            matrix = half.T @ half  # the same twice: half the work
+        else:
+            matrix = X.T @ _times_rows(X, weights)
+        matrix = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
+        return np.asarray(packed(matrix))
 
     def persons(self, behind: Behind) -> IntArray:
         """The persons with a weight other than 0, for each matrix as a whole."""
-        weights = self.weights
-        marks = np.ones((behind.rows, 1), dtype=bool) if weights is None else weights != 0
-        marks = marks[:, None] if marks.ndim == 1 else marks
-        cells = self.cells or OneCell()
-        persons = [_persons_of(cells, chosen, behind) for chosen in marks.T]
-        stacked = np.stack(persons, axis=-1)
-        return stacked if weights is not None and weights.ndim == 2 else stacked[..., 0]
+        counts = [behind.among(rows).count_persons() for rows, _ in self._matrices(behind)]
+        return np.array(counts, dtype=np.int64).reshape(self._form)
+
+    def support(self, behind: Behind) -> tuple[IntArray, IntArray | None]:
+        """The persons with a number other than 0 in both factors of an entry.
+
+        With ``marks`` those who have the mark, and those who have not.
+        """
+        X = self.X.whole() if isinstance(self.X, Members) else _filled(self.X)
+        marks = _filled(self.Y) != 0 if self.marks is None and self.Y is not None else self.marks
+        having, lacking = [], []
+        for rows, columns in self._matrices(behind):
+            units = None if behind.units is None else behind.units[rows]
+            left = X[np.ix_(rows, columns)] != 0
+            right = left if marks is None else marks[rows]
+            count = count_pairs(left, right, units)
+            having.append(packed(count) if self.Y is None else count)
+            if self.marks is not None:
+                lacking.append(count_pairs(left, ~right, units))
+        form = self._form + having[0].shape
+        without = np.stack(lacking).reshape(form) if lacking else None
+        return np.stack(having).reshape(form), without
+
+    @property
+    def _each(self) -> tuple[int, ...]:
+        """How many matrices there are of the same rows: cells × outputs."""
+        cells = () if self.cells is None else self.cells.shape
+        return cells + (() if self.weights is None else self.weights.shape[1:])
+
+    @property
+    def _form(self) -> tuple[int, ...]:
+        return ((self.X.members,) if isinstance(self.X, Members) else ()) + self._each
+
+    def _matrices(self, behind: Behind) -> Iterator[tuple[IntArray, IntArray]]:
+        """The rows with a weight and the columns of every matrix, in order."""
+        everyone = np.ones((behind.rows, 1), dtype=bool)
+        inside = everyone if self.cells is None else self._inside
+        weighted = everyone
+        if self.weights is not None:
+            weighted = (self.weights != 0).reshape(len(self.weights), -1) & everyone
+        whole = np.arange(behind.rows), np.arange(self.X.shape[1])
+        samples = self.X.samples() if isinstance(self.X, Members) else [whole]
+        for rows, columns in samples:
+            for chosen in inside[rows].T:
+                for with_weight in weighted[rows].T:
+                    yield rows[chosen & with_weight], columns
+
+    @property
+    def repeats_rows(self) -> bool:
+        return super().repeats_rows or (isinstance(self.X, Members) and self.X.rows is not None)
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         of_x, of_rest = _gram_bounds(self.bound, clip)
@@ -212,12 +307,15 @@ class Gram(Contribution):
 
     def bounded(self, clip: float | None) -> Self:
         of_x, of_rest = _gram_bounds(self.bound, clip)
-        X = bound_rows(_filled(self.X), of_x)
+        if isinstance(self.X, Members):
+            X: Any = Members(bound_rows(self.X.whole(), of_x))
+        else:
+            X = bound_rows(_filled(self.X), of_x)
         Y = self.Y if self.Y is None else bound_rows(_filled(self.Y), of_rest)
         weights = self.weights
         if self.Y is None and weights is not None:
             weights = bound_rows(weights, of_rest)
-        return type(self)(X, Y, weights, self.cells, self.bound, self.rows, self.part)
+        return type(self)(X, Y, weights, self.cells, self.marks, self.bound, self.rows, self.part)
 
 
 class Update(Contribution):
@@ -230,6 +328,11 @@ class Update(Contribution):
         self.tree = tree
         self.bound = bound
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers these are."""
+        return sum(int(np.size(leaf)) for leaf in _leaves(_map(_plain, self.tree)))
+
     def numbers(self, behind: Behind) -> Any:
         return _map(_plain, self.tree)
 
@@ -237,7 +340,9 @@ class Update(Contribution):
         return behind.count_persons()
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return float(np.max(_bound(self.bound, clip)))
+        """One row may turn an update round, from one end of the ball of its bound to the other."""
+        radius = float(np.max(_bound(self.bound, clip)))
+        return 2 * _moved(radius, self.parameters, 1, norm)
 
     def bounded(self, clip: float | None) -> Self:
         most = float(np.max(_bound(self.bound, clip)))
@@ -293,6 +398,8 @@ def count_by(
 ) -> Counts:
     """How many rows are in each cell.
 
+    Behind an owner's policy a cell of fewer than ``min_count`` persons is absent.
+
     Parameters
     ----------
     cell: for every row the number of its cell, or of several (rows × numbers), −1 for none; marks,
@@ -301,9 +408,20 @@ def count_by(
     rows: the numbers of the rows these are; all of the part by default.
     part: which rows: "train", "validation" or "test".
 
-    >>> kind = np.array([0, 2, 2, -1])
-    >>> count_by(kind, cells=3).numbers(Behind(4)).tolist()
-    [1, 0, 2]
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.visits", many=True)
+    ... def visits(client, ask):
+    ...     ward, age = client.data.X.astype(int).T
+    ...     return {
+    ...         "rows": so.count_by(None),
+    ...         "by ward": so.count_by(ward, cells=3),
+    ...         "by ward and age": so.count_by((ward, so.intervals(age, [65])), cells=(3, 2)),
+    ...     }
+    >>> patients = np.array([[0, 31], [2, 47], [2, 70], [0, 68], [1, 29], [2, 81]])
+    >>> total = so.simulate(patients, clients=2, seed=0).ask(visits).fold(so.aggregations.Sum())
+    >>> int(total["rows"]), total["by ward"].tolist(), total["by ward and age"].tolist()
+    (6, [2, 1, 3], [[1, 1], [1, 0], [1, 2]])
     """
     return Counts(as_cells(cell, cells), rows, part)
 
@@ -328,10 +446,19 @@ def sum_by(
     bound: the longest that a row's values may be, or the largest of every column; with noise
         longer ones are scaled down. By default the ``clip`` of the learner's ``dp=``.
 
-    >>> cluster = np.array([0, 1, 1])
-    >>> sum_by(cluster, np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), 2).numbers(Behind(3))
-    array([[ 1.,  2.],
-           [ 8., 10.]])
+    The mean of what is known of a column: what misses gives nothing, and is not counted.
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.known", many=True)
+    ... def known(client, ask):
+    ...     X = client.data.X
+    ...     there = np.isfinite(X)
+    ...     return {"sums": so.sum_by(None, X, where=there), "rows": so.count_by(there)}
+    >>> table = np.array([[1.0, 10.0], [2.0, np.nan], [3.0, 30.0], [6.0, 50.0]])
+    >>> total = so.simulate(table, clients=2, seed=0).ask(known).fold(so.aggregations.Sum())
+    >>> (total["sums"] / total["rows"]).tolist()
+    [3.0, 30.0]
     """
     if not isinstance(values, list):
         made = as_cells(cell, cells)
@@ -353,6 +480,7 @@ def gram(
     weights: Array | None = None,
     cell: Any = None,
     cells: int | Sequence[int] | None = None,
+    marks: BoolArray | None = None,
     bound: tuple[float, float] | None = None,
     rows: IntArray | None = None,
     part: Part = "train",
@@ -361,46 +489,79 @@ def gram(
 
     Parameters
     ----------
-    weights: one a row, or rows × outputs for a matrix of each; numbers or marks.
+    X: rows × columns, or :class:`~solera.trust.members.Members` of them, a matrix of each.
+    Y: rows × others; marks of cells that rows are in, or numbers.
+    weights: one a row, or rows × outputs (1 × outputs: the same for all rows) for a matrix of
+        each; numbers or marks.
     cell, cells, rows, part: as for :func:`count_by`; a matrix of each cell.
+    marks: where Y has but two values: which of them. Then a sum tells how many rows have each.
     bound: how long a row of X may be, and its weights or its row of Y.
 
-    >>> X = np.array([[1.0, 2.0], [1.0, 3.0]])
-    >>> gram(X).numbers(Behind(2)).tolist()
-    [2.0, 5.0, 13.0]
+    Least squares in one ask, w = (Σ XᵀX)⁻¹ Σ Xᵀy:
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> from solera.trust.members import symmetric
+    >>> @so.task("demo.products", many=True)
+    ... def products(client, ask):
+    ...     X, y = client.data.X, client.data.y
+    ...     return {"xx": so.gram(X), "xy": so.gram(X, y[:, None])}
+    >>> X = np.random.default_rng(0).normal(size=(40, 2))
+    >>> fed = so.simulate(X, X @ [2.0, -1.0], clients=4, seed=0)
+    >>> total = fed.ask(products).fold(so.aggregations.Sum())
+    >>> np.linalg.solve(symmetric(total["xx"]), total["xy"]).round(6).ravel().tolist()
+    [2.0, -1.0]
     """
     made = None if cell is None else as_cells(cell, cells)
-    return Gram(X, Y, weights, made, bound, rows, part)
+    return Gram(X, Y, weights, made, marks, bound, rows, part)
 
 
 def update(
     tree: Any, rows: IntArray | None = None, *, bound: float | None = None, part: Part = "train"
 ) -> Update:
-    """Parameters after steps over rows, or whatever else is no sum: arrays, clipped as one.
+    """Parameters after steps over rows, or whatever else is no sum of what rows gave.
 
-    >>> update({"coef": np.zeros(3), "loss": 0.5}).numbers(Behind(10))["loss"]
-    0.5
+    Behind an owner's policy it leaves whole or not at all: with at most a third as many parameters
+    as there are persons.
+
+    Parameters
+    ----------
+    tree: an array, or a dict or list of arrays and numbers.
+    rows, part: which rows it was made of, as for :func:`count_by`.
+    bound: how long all of it together may be; with noise it is scaled down to that. By default the
+        ``clip`` of the learner's ``dp=``.
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.descend")
+    ... def descend(client, ask):
+    ...     X, y = client.data.X, client.data.y
+    ...     w = ask["w"] - 0.1 * X.T @ (X @ ask["w"] - y) / len(X)
+    ...     return {"rows": so.count_by(None), "model": so.update({"w": w})}
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> fed = so.simulate(X, X @ [2.0, -1.0], clients=3, seed=0, policy="training")
+    >>> mean = so.aggregations.Mean(weight="rows")
+    >>> fed.ask(descend, {"w": np.zeros(2)}).fold(mean)["model"]["w"].shape
+    (2,)
     """
     return Update(tree, bound, rows, part)
 
 
 def fact(value: Any) -> Fact:
-    """A value that is the same whatever the rows are.
+    """A value that is the same whatever the rows are, such as a version or the ask's own words.
 
-    >>> fact("softmax").numbers(Behind(10))
-    'softmax'
+    It leaves under every policy. Nothing checks that it is one: that is for whoever reads the task.
+
+    >>> import numpy as np
+    >>> import solera as so
+    >>> @so.task("demo.version")
+    ... def version(client, ask):
+    ...     return {"numpy": so.fact(np.__version__.split(".")[0])}
+    >>> fed = so.simulate(np.ones((30, 1)), clients=2, seed=0, policy="evaluation")
+    >>> len({reply["numpy"] for reply in fed.ask(version)})
+    1
     """
     return Fact(value)
-
-
-def symmetric(triangle: Array) -> FloatArray:
-    """The matrices whose upper triangles these are (:func:`gram`), along the last axis."""
-    width = int((math.sqrt(8 * triangle.shape[-1] + 1) - 1) / 2)
-    i, j = np.triu_indices(width)
-    matrix = np.empty((*triangle.shape[:-1], width, width))
-    matrix[..., i, j] = triangle
-    matrix[..., j, i] = triangle
-    return matrix
 
 
 def bound_rows(values: Any, bound: Any) -> FloatArray:
@@ -461,17 +622,17 @@ def _gram_bounds(bound: tuple[float, float] | None, clip: float | None) -> tuple
     return float(_bound(None, clip)), 1.0
 
 
-def _product(X: Any, Y: Any, weights: Array | None) -> FloatArray:
-    """Xᵀ diag(w) Y, or the upper triangle of Xᵀ diag(w) X."""
-    product = X.T @ _weighted(X if Y is None else Y, weights)
-    matrix = product.toarray() if hasattr(product, "toarray") else np.asarray(product)
-    return matrix if Y is not None else matrix[np.triu_indices(len(matrix))]
-
-
-def _weighted(Y: Any, weights: Array | None) -> Any:
+def _times_rows(Y: Any, weights: Array | None) -> Any:
     if weights is None:
-        return Y
+        return Y.astype(np.float64) if Y.dtype == bool else Y
     return Y.multiply(weights[:, None]).tocsr() if hasattr(Y, "tocsr") else Y * weights[:, None]
+
+
+def _with_root(X: Any, weights: Array | None) -> Any:
+    """Rows whose products are those of X with weights."""
+    if weights is None or (weights.dtype == bool and weights.all()):
+        return X
+    return X[weights] if weights.dtype == bool else _times_rows(X, np.sqrt(weights))
 
 
 def _times(values: FloatArray, scale: FloatArray) -> FloatArray:
@@ -488,7 +649,7 @@ def _filled(X: Any) -> Any:
 
 
 def _plain(leaf: ArrayLike) -> Any:
-    return leaf if isinstance(leaf, np.ndarray | float | int) else np.asarray(leaf)
+    return leaf if isinstance(leaf, np.ndarray | np.generic | float | int) else np.asarray(leaf)
 
 
 def _map(function: Any, tree: Any) -> Any:

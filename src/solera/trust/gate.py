@@ -10,8 +10,9 @@ together only noise bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ class ReleaseLimits:
         return units
 
 
+_NOBODY = Behind(0)
 _STATISTICS: frozenset[Kind] = frozenset({"facts", "cells", "gram", "categories", "extremes"})
 _TRAINING: frozenset[Kind] = _STATISTICS | {"update", "tree", "cipher"}
 POLICIES: dict[str, ReleaseLimits] = {
@@ -117,19 +119,25 @@ def check_ask(limits: ReleaseLimits, task: Task, payload: Any, schema: Schema) -
 
 def numbers_of(task: Task, client: Client, payload: Any, reply: Any) -> Any:
     """A reply as numbers, with noise where the ask wants it, without a policy."""
-    contributions, reply = _apart(reply)
     privacy = noise_table(payload)
+    if privacy is None or task.spends is not None:
+        return _as_numbers(reply, cache(lambda part: _whole_part(client, part, None)))
+    contributions, reply = _apart(reply)
     behind = {
         entry: _behind(client, contribution, None) for entry, contribution in contributions.items()
     }
-    if privacy is not None and task.spends is None:
-        numbers = with_noise(client, contributions, behind, privacy)
-    else:
-        numbers = {
-            entry: contribution.numbers(behind[entry])
-            for entry, contribution in contributions.items()
-        }
-    return _put(reply, numbers)
+    return _put(reply, with_noise(client, contributions, behind, privacy))
+
+
+def _as_numbers(reply: Any, whole: Callable[[Part], Behind]) -> Any:
+    """A tree with the numbers of its contributions, which nobody judges."""
+    if isinstance(reply, Contribution):
+        behind = whole(reply.part) if reply.about_rows else _NOBODY
+        behind = behind if reply.rows is None else behind.among(reply.rows)
+        return _plain(reply.unjudged(behind))
+    if isinstance(reply, Mapping):
+        return {key: _as_numbers(value, whole) for key, value in reply.items()}
+    return reply
 
 
 def release(
@@ -190,11 +198,15 @@ def judge_contributions(
 ) -> tuple[Any, Gaps]:
     """The reply with the numbers of contributions, and which of them are absent."""
     limits, numbers, gaps = outgoing.limits, {}, {}
+    parameters = 0
     for entry, contribution in contributions.items():
         if contribution.kind not in limits.allows:
             raise outgoing.refuse(f"{entry!r} is of a kind that may not leave, {contribution.kind}")
         behind = _behind(outgoing.client, contribution, limits)
         values = contribution.numbers(behind)
+        if isinstance(contribution, Update):
+            parameters += contribution.parameters
+            _check_update(outgoing, contribution.persons(behind), parameters)
         absent = _absent(outgoing, contribution, behind, values)
         if absent is not None and _any(absent):
             values = map_leaves(_without, values, absent)
@@ -208,10 +220,7 @@ def _absent(
 ) -> Any:
     """Marks of the numbers behind which there are too few persons, in the form of the numbers."""
     limits = outgoing.limits
-    if not contribution.about_rows:
-        return None
-    if isinstance(contribution, Update):
-        _check_update(outgoing, contribution, behind, values)
+    if not contribution.about_rows or isinstance(contribution, Update):
         return None
     persons = contribution.persons(behind)
     if isinstance(contribution, Joint):
@@ -220,38 +229,69 @@ def _absent(
             for one, count in zip(contribution.sums, persons, strict=True)
         ]
     if isinstance(contribution, Gram):
-        width = contribution.X.shape[1]
-        few = persons < max(limits.min_count, limits.gram_rows * width)
-        few = few & (persons > 0)
-        shape = np.shape(values)
-        return np.broadcast_to(few.reshape(few.shape + (1,) * (len(shape) - few.ndim)), shape)
+        return _few_in_matrices(outgoing, contribution, behind, persons)
     return _few(contribution, persons, limits.min_count)
+
+
+def _few_in_matrices(
+    outgoing: OutgoingReply, contribution: Gram, behind: Behind, persons: IntArray
+) -> BoolArray:
+    """Matrices of too few persons for their columns, and entries of too few.
+
+    Where all matrices are, nothing of the reply leaves: fewer rows than columns tell themselves.
+    """
+    limits, width = outgoing.limits, contribution.X.shape[1]
+    least = max(limits.min_count, limits.gram_rows * width)
+    few = np.asarray((persons > 0) & (persons < least))
+    if few.all():
+        raise outgoing.refuse(
+            f"a Gram matrix of {width} columns needs {least:,.0f} distinct rows, here are "
+            f"{int(persons.max())}"
+        )
+    having, lacking = contribution.support(behind)
+    thin = (having > 0) & (having < limits.min_count)
+    if lacking is not None:
+        thin |= (lacking > 0) & (lacking < limits.min_count)
+        assert contribution.marks is not None
+        if (contribution.marks.sum(axis=1) <= 1).all():  # the others would give it by subtraction
+            table = having.reshape(-1, having.shape[-1]).T
+            marks = thin.reshape(-1, having.shape[-1]).T
+            thin = _with_next(table, marks, limits.min_count).T.reshape(thin.shape)
+    return np.asarray(thin | few.reshape(few.shape + (1,) * (thin.ndim - few.ndim)))
 
 
 def _few(contribution: Contribution, persons: IntArray, least: int) -> BoolArray:
     """Cells with fewer persons than ``least``, and the next smallest as long as it is needed.
 
-    Where rows are in one cell each, all cells but those withheld would give these by subtraction.
+    Where a row is in one cell of a list, all cells but those withheld would give these by
+    subtraction.
     """
     few = np.asarray((persons > 0) & (persons < least))
     assert isinstance(contribution, Counts | Sums)
-    if contribution.cells.most > 1 or not few.any():
+    cells = contribution.cells
+    if cells.lists == cells.size or not few.any():
         return few
-    table = persons.reshape(contribution.cells.size, -1)
-    marks = few.reshape(table.shape).copy()
+    lists = persons.reshape(cells.lists, cells.size // cells.lists, -1)
+    pairs = zip(lists, few.reshape(lists.shape), strict=True)
+    return np.stack([_with_next(table, small, least) for table, small in pairs]).reshape(
+        persons.shape
+    )
+
+
+def _with_next(table: IntArray, few: BoolArray, least: int) -> BoolArray:
+    """Marks of cells, and of the next smallest of their column until these have ``least``."""
+    marks = few.copy()
     for column in np.flatnonzero(marks.any(axis=0)).tolist():
         for cell in np.argsort(table[:, column], kind="stable"):
             if table[marks[:, column], column].sum() >= least:
                 break
             marks[cell, column] |= table[cell, column] > 0
-    return marks.reshape(persons.shape)
+    return marks
 
 
-def _check_update(
-    outgoing: OutgoingReply, contribution: Contribution, behind: Behind, values: Any
-) -> None:
-    limits, persons = outgoing.limits, contribution.persons(behind)
-    parameters = sum(int(np.asarray(leaf).size) for _, leaf in entries_of(values))
+def _check_update(outgoing: OutgoingReply, persons: int, parameters: int) -> None:
+    """Refuse updates that have too many parameters together, all of a reply."""
+    limits = outgoing.limits
     if persons < limits.min_rows or parameters > limits.parameters * persons:
         needed = max(limits.min_rows, parameters / limits.parameters)
         raise outgoing.refuse(
@@ -273,7 +313,7 @@ def _noised(
     assert privacy is not None
     if limits.budget is None:
         raise outgoing.refuse("it adds noise, and the policy has no budget for that: [privacy]")
-    if limits.unit is not None:
+    if limits.unit is not None and privacy.get("level") != "client":
         raise outgoing.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
     events = spent_by(privacy) if task.spends is None else task.spends(client, payload)
     if events and ledger is not None:
@@ -339,7 +379,7 @@ def _plain(value: Any) -> Any:
 
 def _behind(client: Client, contribution: Contribution, limits: ReleaseLimits | None) -> Behind:
     if not contribution.about_rows:
-        return Behind(0)
+        return _NOBODY
     whole = _whole_part(client, contribution.part, limits)
     return whole if contribution.rows is None else whole.among(contribution.rows)
 

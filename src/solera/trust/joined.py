@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +15,7 @@ from solera.core.replies import Stacked, map_leaves
 from solera.core.schema import Schema
 from solera.core.task import Many, Task
 from solera.trust.cells import Behind
-from solera.trust.contributions import Contribution
+from solera.trust.contributions import Contribution, Counts
 
 
 class JoinedData:
@@ -72,17 +75,37 @@ def run_on_joined_rows(task: Task) -> Many:
 
 
 def stacked(reply: Any, group: ClientGroup) -> Stacked:
-    """The numbers of all clients of contributions of their :class:`JoinedData`."""
-    return Stacked(map_leaves(lambda leaf: _numbers(leaf, group), reply))
+    """The numbers of all clients of contributions of their :class:`JoinedData`.
+
+    Counts of which only the sum is needed are added up at once.
+    """
+    rows_of = cache(lambda part: _rows_of(group, part))
+    added = {
+        entry: leaf.numbers(replace(_behind(leaf, rows_of), owners=None, clients=1))
+        for entry, leaf in (reply.items() if isinstance(reply, Mapping) else ())
+        if isinstance(leaf, Counts) and leaf.cells.shape and group.adds(entry)
+    }
+    if added:
+        reply = {entry: leaf for entry, leaf in reply.items() if entry not in added}
+    fields = map_leaves(lambda leaf: _numbers(leaf, group, rows_of), reply)
+    return Stacked(fields, sums=added, replies=len(group))
 
 
-def _numbers(leaf: Any, group: ClientGroup) -> Array:
+def _rows_of(group: ClientGroup, part: Part) -> Behind:
+    data = group.part(part)
+    return Behind(int(data.sizes.sum()), data.owners, len(group))
+
+
+def _behind(leaf: Contribution, rows_of: Callable[[Part], Behind]) -> Behind:
+    behind = rows_of(leaf.part)
+    return behind if leaf.rows is None else behind.among(leaf.rows)
+
+
+def _numbers(leaf: Any, group: ClientGroup, rows_of: Callable[[Part], Behind]) -> Array:
     if not isinstance(leaf, Contribution):
         raise TaskError(f"a bare {type(leaf).__name__} is not of single clients")
     if not leaf.about_rows:
         value = np.asarray(leaf.numbers(Behind(0)))
         return np.broadcast_to(value, (len(group), *value.shape))
-    data = group.part(leaf.part)
-    behind = Behind(int(data.sizes.sum()), data.owners, len(group))
-    numbers: Array = leaf.numbers(behind if leaf.rows is None else behind.among(leaf.rows))
+    numbers: Array = leaf.numbers(_behind(leaf, rows_of))
     return numbers

@@ -158,21 +158,30 @@ class Cipher(Release):
     """Ciphertexts of what would be allowed to leave in the clear.
 
     ``inside``: (client, ask) → the contributions in the ciphertexts, which are judged as if they
-    left; where a number of them is withheld, nothing is encrypted. Where the owner's policy says
-    ``encrypted`` for their kind, an ask that wants them in the clear is refused.
+    left; where a number of them is withheld, nothing is encrypted. It is empty where the ask wants
+    them in the clear, which is refused where the owner's policy says ``encrypted`` for their kind,
+    ``of``.
     """
 
     kind = "cipher"
     says = "encrypted numbers"
 
-    def __init__(self, *entries: str, inside: Callable[[Client, Any], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        *entries: str,
+        inside: Callable[[Client, Any], Mapping[str, Any]],
+        of: Kind | None = None,
+    ) -> None:
         super().__init__(*entries)
         self.inside = inside
+        self.of = of
 
     def judge(self, outgoing: OutgoingReply) -> Any:
         from solera.trust.gate import judge_contributions
 
         inside = self.inside(outgoing.client, outgoing.ask)
+        if not inside and self.of is not None and self.of in outgoing.limits.encrypted:
+            raise outgoing.refuse(f"{Contributed.about[self.of]} leave encrypted only")
         _, gaps = judge_contributions(outgoing, inside)
         if gaps:
             raise outgoing.refuse(f"{sorted(gaps)[0]!r} rests on too few rows to be encrypted")
@@ -210,6 +219,27 @@ class Trees(Release):
 
     def judge(self, outgoing: OutgoingReply) -> Any:
         raise _of_single_rows(outgoing, self)
+
+
+class SingleRows(Release):
+    """Numbers that depend on which single rows were chosen: under ``trusted``.
+
+    ``instead``: what may be asked for in their place.
+    """
+
+    kind = "update"
+    says = "sums around rows that are chosen one by one"
+    tells_rows = True
+
+    def __init__(self, *entries: str, instead: str) -> None:
+        super().__init__(*entries)
+        self.instead = instead  # type: ignore[misc]
+
+    def judge(self, outgoing: OutgoingReply) -> Any:
+        raise outgoing.refuse(
+            f"{self.says} may tell single rows; ask with {self.instead}, or under the policy "
+            "'trusted'"
+        )
 
 
 class RowsOut(Release):

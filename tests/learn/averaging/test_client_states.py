@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import solera as so
 from solera.core.errors import UsageError
 from solera.core.payload import encode
-from solera.engines.gates import RELEASED
+from solera.trust.gate import find_limits
+from solera.trust.noise import SPENT
 
 draw = np.random.default_rng(3)
 X = draw.normal(size=(240, 6))
@@ -163,9 +165,12 @@ def test_forgetting_a_client_begins_with_what_others_kept_then():
     assert judged(model, fed.without(1)) == judged(never, fed.without(1))
 
 
-def test_what_left_a_client_is_remembered_whatever_is_fitted():
-    fed = so.simulate(X, Y, clients=2, policy="training")
-    so.FedHEONN().fit(fed)
-    once = fed.states()[0][RELEASED]
-    so.FedScaler().fit(fed)
-    assert len(encode(fed.states()[0][RELEASED])) > len(encode(once))
+def test_what_was_spent_of_a_budget_is_remembered_whatever_is_fitted():
+    pytest.importorskip("dp_accounting")
+    limits = replace(find_limits("training"), budget=(20.0, 1e-3))
+    fed = so.simulate(X, Y, clients=2, policy=limits)
+    dp = so.DP(noise_multiplier=4.0, delta=1e-3, clip=1.0)
+    so.FedAvg(NET, rounds=2, weight=None, dp=dp).fit(fed)
+    assert len(fed.states()[0][SPENT]) == 2
+    so.FedPer(NET, rounds=1, weight=None, dp=dp).fit(fed)
+    assert len(fed.states()[0][SPENT]) == 3

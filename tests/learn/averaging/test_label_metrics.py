@@ -1,4 +1,4 @@
-"""Scores of labels have the one definition that evaluation has, and change as they say."""
+"""Scores of labels have the one definition that evaluation has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from solera.learn.averaging.label_metrics import SCORES, label_scores, score_changes
+from solera.learn.averaging.label_metrics import SCORES, label_scores
 
 rng = np.random.default_rng(0)
 TRUTH = (rng.normal(size=(30, 5)) > 0.6).astype(np.uint8)
@@ -25,12 +25,3 @@ def test_they_are_those_of_scikit_learn_over_labels_that_occur():
     assert found["subset_accuracy"] == pytest.approx(sk.accuracy_score(TRUTH, guess))
     assert found["hamming_loss"] == pytest.approx(sk.hamming_loss(TRUTH, guess))
     assert found["ranking_loss"] == pytest.approx(sk.label_ranking_loss(TRUTH, Z))
-
-
-def test_changes_are_those_of_leaving_rows_out():
-    changes, now = score_changes(Z, TRUTH), label_scores(Z, TRUTH)
-    assert set(changes) == set(SCORES)
-    for i in (0, 7, 29):
-        left = label_scores(np.delete(Z, i, axis=0), np.delete(TRUTH, i, axis=0))
-        change = {name: now[name] - left[name] for name in SCORES}
-        assert {name: values[i] for name, values in changes.items()} == pytest.approx(change)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from solera.core.clients import Client, Draws
 from solera.core.component import describe
 from solera.core.errors import UsageError
 from solera.learn.averaging.learner import train_and_send
+from solera.learn.averaging.multilabel import train_core
 from solera.learn.averaging.private_updates import protect_updates
+from solera.trust.gate import find_limits, numbers_of
+from solera.trust.noise import SPENT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("dp_accounting")
@@ -35,6 +39,11 @@ def averaging(dp, model=NET, **options):
 def a_client(i=0, secret=None, source=None):
     source = clients().engine.source if source is None else source
     return Client(i, source, Draws(0, "averaging.train", 0, secret), {})
+
+
+def alone(client, ask, task=train_and_send):
+    """What a client sends that is asked by itself."""
+    return numbers_of(task, client, ask, task(client, ask))
 
 
 PRIVACY = {"level": "client", "noise": 1.5, "clip": 2.0, "share": 4, "below": None, "rate": None}
@@ -302,7 +311,7 @@ def test_which_rows_are_drawn_is_as_secret_as_the_noise():
 
     def sent(secret, seed=0):
         client = Client(0, source, Draws(seed, "averaging.train", 0, secret), {})
-        return train_and_send(client, ask)["update"]["values"]
+        return alone(client, ask)["update"]["values"]
 
     assert np.array_equal(sent(b"a" * 32), sent(b"a" * 32, seed=5))
     assert not np.allclose(sent(b"a" * 32), sent(b"b" * 32), atol=1e-6)
@@ -328,10 +337,91 @@ def test_many_clients_at_once_get_what_each_would_alone(dp):
     together = fed.ask(train_and_send, ask).collect()
     for reply in together:
         client = Client(reply.client, fed.engine.source, Draws(0, "averaging.train", 0), {})
-        alone = train_and_send(client, ask)
         np.testing.assert_allclose(
-            reply.payload["update"]["values"], alone["update"]["values"], atol=1e-4
+            reply.payload["update"]["values"], alone(client, ask)["update"]["values"], atol=1e-4
         )
+
+
+# --- other learners whose clients send an update alone ---
+
+LABELS = (X[:, :4] > 0.3).astype(np.int64)
+
+
+def labelled(count=8, **options):
+    return so.simulate(X, LABELS, clients=count, seed=0, **options)
+
+
+def several_labels(dp, **options):
+    how = {"aggregation": "uniform", "stop": None, "rounds": 4, "lr": 0.1, "optimiser": "sgd"}
+    return so.MLFedAvg(so.nn.mlp(5, 9), dp=dp, **{**how, **options})
+
+
+def test_labels_are_learnt_with_the_epsilon_that_is_said():
+    dp = so.DP(epsilon=5.0, delta=DELTA, clip=1.0)
+    model = several_labels(dp).fit(labelled())
+    sigma = model.accounts_["noise"]
+    spent = [entry["epsilon"] for entry in model.history_]
+    wanted = [epsilon_of([Event(sigma, rounds)], DELTA) for rounds in (1, 2, 3, 4)]
+    assert spent == pytest.approx(wanted, rel=1e-9)
+    assert 4.9 < spent[-1] <= 5.0
+    assert not any({"loss", "validation_loss"} & entry.keys() for entry in model.history_)
+
+
+def label_ask(fed, **privacy):
+    learner = several_labels(so.DP(noise_multiplier=1.0, delta=DELTA, clip=1.0))
+    ask = _ask(learner, fed)
+    return {**ask, "privacy": {**ask["privacy"], **privacy}}
+
+
+def test_the_core_of_labels_is_clipped_as_one_update_and_heads_stay():
+    fed = labelled(2)
+    free = {key: value for key, value in label_ask(fed).items() if key != "privacy"}
+    exact = labelled(2).ask(train_core, free).collect()  # where no head was trained before
+    sent = fed.ask(train_core, label_ask(fed, noise=1e-12, clip=1e-3)).collect()
+    for reply, whole in zip(sent, exact, strict=True):
+        values, before = reply["update"]["values"], whole["update"]["values"]
+        assert set(reply.payload) == {"update", "rows"}
+        assert len(values) == 5 * 9 + 9, "the head of 4 labels has no part in it"
+        assert np.linalg.norm(before) > 2e-3
+        np.testing.assert_allclose(values, before * 1e-3 / np.linalg.norm(before), rtol=1e-3)
+        assert reply["rows"] == 1
+
+
+def test_the_noise_on_a_core_is_its_share_of_sigma_times_clip():
+    fed = labelled(40)
+    replies = fed.ask(train_core, label_ask(fed, noise=1e3, clip=1e-2, share=4)).collect()
+    values = np.stack([reply["update"]["values"] for reply in replies])
+    assert values.std() == pytest.approx(1e3 * 1e-2 / 2, rel=0.05)
+
+
+def test_what_a_core_with_noise_spends_is_charged_to_its_owner():
+    limits = replace(find_limits("training"), budget=(50.0, DELTA))
+    fed = labelled(2, policy=limits)
+    several_labels(so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0), rounds=2).fit(fed)
+    spent = [Event.from_payload(event) for event in fed.states()[0][SPENT]]
+    assert spent == [Event(3.0 / (2 * math.sqrt(2)))] * 2
+
+
+@pytest.mark.parametrize("kind", [so.FedPer, so.FedRep, so.Ditto])
+def test_own_models_are_learnt_with_noise_on_what_is_shared(kind):
+    dp = so.DP(noise_multiplier=2.0, delta=DELTA, clip=1.0)
+    model = kind(NET, rounds=2, weight=None, dp=dp).fit(clients())
+    assert model.history_[-1]["epsilon"] == pytest.approx(epsilon_of([Event(2.0, 2)], DELTA))
+    assert "loss" not in model.history_[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"aggregation": "samples"}, "aggregation='uniform'"),
+        ({"aggregation": "samples_labels"}, "needs more noise"),
+        ({"stop": "thesis"}, "stop=None"),
+        ({"dp": so.DP(level="record", noise_multiplier=1, delta=DELTA, clip=1, rate=0.5)}, "level"),
+    ],
+)
+def test_what_labels_would_tell_without_noise_is_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        several_labels(**{"dp": so.DP(noise_multiplier=1, delta=DELTA, clip=1), **options})
 
 
 # --- what is refused ---
@@ -360,6 +450,8 @@ def test_what_is_missing_is_named():
         averaging(so.DP(epsilon=1.0, delta=DELTA, clip=1.0, level="record"))
     with pytest.raises(UsageError, match="sends more than an update"):
         so.learn.Scaffold(NET, weight=None, dp=so.DP(epsilon=1.0, delta=DELTA, clip=1.0))
+    with pytest.raises(UsageError, match="at any time"):
+        so.FedBuff(NET, dp=so.DP(epsilon=1.0, delta=DELTA, clip=1.0))
 
 
 def test_batch_normalisation_is_refused():

@@ -18,8 +18,11 @@ import solera as so
 from solera.core.clients import ClientGroup, Draws
 from solera.core.errors import DataError, UsageError
 from solera.core.rng import random_bits
-from solera.learn.cluster.assignment import cell_sums, nearest
-from solera.learn.cluster.tasks import update
+from solera.engines.local import LocalEngine
+from solera.learn.cluster.assignment import nearest
+from solera.learn.cluster.tasks import assign, steps
+from solera.trust.cells import sum_by_cell
+from solera.trust.gate import numbers_of
 
 
 def blobs(rows=600, k=4, width=3, seed=0, spread=0.6):
@@ -135,10 +138,27 @@ def test_many_clients_at_once_move_centroids_as_the_equations_say(batch_size):
     data = so.data.FederatedData(X, None, np.array([0, 40, 41, 120]))
     group = ClientGroup(np.arange(3), data, Draws(5, "kmeans.update", 2), [{}, {}, {}])
     ask = {"centroids": X[:4] + 0.01, "epochs": 3, "batch_size": batch_size, "rate": 0.7}
-    for client, reply in zip(group, update.many(group, ask), strict=True):
-        for one in (reply, update(client, ask)):
+    for client, reply in zip(group, steps.many(group, ask), strict=True):
+        for one in (reply, numbers_of(steps, client, ask, steps(client, ask))):
             for name, value in slow_update(client, ask).items():
                 np.testing.assert_allclose(one[name], value, rtol=1e-9)
+
+
+def test_one_step_over_all_rows_is_a_sum():
+    X, _ = blobs(120)
+    data = so.data.FederatedData(X, None, np.array([0, 40, 41, 120]))
+    ask = {"centroids": X[:4] + 0.01}
+    slow = {**ask, "epochs": 1, "batch_size": None, "rate": 1.0}
+    replies = so.simulate(data).ask(assign, ask).collect()
+    alone = so.Federation(LocalEngine(data, memory=1), seed=0).ask(assign, ask).collect()
+    group = ClientGroup(np.arange(3), data, Draws(0, "kmeans.assign", 0), [{}, {}, {}])
+    for client, reply, other in zip(group, replies, alone, strict=True):
+        wanted = slow_update(client, slow)
+        np.testing.assert_allclose(reply["sums"], wanted["sums"], rtol=1e-12)
+        assert reply["counts"].tolist() == wanted["counts"].tolist()
+        assert reply["inertia"].sum() == pytest.approx(wanted["inertia"], rel=1e-12)
+        for name, value in reply.payload.items():
+            assert value.tobytes() == other[name].tobytes()
 
 
 def test_the_server_s_rate():
@@ -315,5 +335,5 @@ def test_nearest_takes_the_first_of_equals_and_sums_add_up(X, centroids):
     assert squared.tolist() == table.min(axis=1).tolist()
     alone = [nearest(row[None], centroids)[0][0] for row in X]
     assert alone == label.tolist()
-    sums = cell_sums(X, label, 4)
+    sums = sum_by_cell(X, label, 4)
     assert np.array_equal(sums, [X[label == j].sum(axis=0) for j in range(4)])

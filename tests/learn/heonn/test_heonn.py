@@ -147,7 +147,7 @@ def test_sparse_rows():
 
 def test_many_rows_are_taken_in_chunks(monkeypatch):
     whole = so.FedHEONN(derivative="thesis").fit(fed()).weights_
-    monkeypatch.setattr("solera.learn.heonn.statistics._CHUNK", 1)
+    monkeypatch.setattr("solera.trust.members._CHUNK", 1)
     close(so.FedHEONN(derivative="thesis").fit(fed()).weights_, whole)
     close(so.FedHEONN(representation="svd", derivative="thesis").fit(fed()).weights_, whole, 1e-8)
 

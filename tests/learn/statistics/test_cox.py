@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
-from tests.gate.measure import REFUSED, Hostile
 
 import solera as so
 from solera.core.errors import DataError, NotEnoughReplies
@@ -64,30 +63,28 @@ def test_equals_lifelines():
     assert model.log_likelihood_ == pytest.approx(-878.0365774585532, rel=1e-9)
 
 
-def test_the_same_under_the_policy_for_statistics():
+def test_the_same_under_a_policy_that_lets_updates_out():
     X, y = trial(rows=300)
     plain = so.FedCox().fit(so.simulate(X, y, clients=2, seed=0))
-    gated = so.FedCox().fit(so.simulate(X, y, clients=2, seed=0, policy="statistics"))
+    gated = so.FedCox().fit(so.simulate(X, y, clients=2, seed=0, policy="training"))
     np.testing.assert_array_equal(gated.params_, plain.params_)
+    with pytest.raises(NotEnoughReplies, match="not allowed"):
+        so.FedCox().fit(so.simulate(X, y, clients=2, seed=0, policy="statistics"))
 
 
-def test_coefficients_that_single_out_a_row_get_nothing():
-    """With a large coefficient every mean over a risk set is the row that is far out."""
-    X, y = trial(rows=60)
-    X[7, 0], y[7] = 6.0, [9.0, 0.0]
-    hostile = Hostile(X, y, "statistics")
-    asked = [hostile.ask("cox.step", {"coef": np.array(c)}) for c in ([4.0, 0, 0], [8.0, 0, 0])]
-    assert asked[-1] == REFUSED
-    assert hostile.leak().rows >= 5
+def test_a_client_with_few_events_ends_the_fit_and_is_named():
+    X, y = trial(rows=300)
+    y[150:, 1] = np.arange(150) < 3
+    data = so.data.FederatedData(X, y, np.array([0, 150, 300]))
+    with pytest.raises(NotEnoughReplies, match=r"client 1 .* have the cells of 'events'"):
+        so.FedCox().fit(so.simulate(data, policy="training"))
 
 
-def test_honest_steps_rest_on_enough_rows():
-    X, y = trial(rows=60, seed=3)
-    hostile = Hostile(X, y, "statistics")
-    for coef in ([0.0, 0, 0], [0.3, -0.05, 0.4]):
-        assert hostile.ask("cox.step", {"coef": np.array(coef)}) != REFUSED
-    assert hostile.leak().rows >= 5
-    assert hostile.ask("cox.step", {"coef": np.zeros(2)}) == REFUSED
+def test_sums_of_as_many_numbers_as_rows_do_not_leave():
+    """Gradient and information of three columns are ten numbers: three rows each."""
+    X, y = trial(rows=29)
+    with pytest.raises(NotEnoughReplies, match="10 parameters need 30 rows"):
+        so.FedCox().fit(so.simulate(X, y, clients=1, policy="training"))
 
 
 def test_what_is_wrong_is_named():
@@ -97,7 +94,7 @@ def test_what_is_wrong_is_named():
     with pytest.raises(DataError, match="'x3' is constant or follows"):
         so.FedCox().fit(so.simulate(np.column_stack([X, X[:, 0]]), y, clients=2))
     parts = so.partitions.Explicit([[*range(8)], [*range(8, 60)]])
-    fed = so.simulate(X, y, clients=2, partition=parts, policy="statistics")
+    fed = so.simulate(X, y, clients=2, partition=parts, policy="training")
     with pytest.raises(NotEnoughReplies, match="min_rows"):
         so.FedCox().fit(fed)
     with pytest.raises(DataError, match="not converged"):

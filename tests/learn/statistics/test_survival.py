@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Schema
-from solera.trust.gate import find_limits
 
 GRID = np.arange(0.25, 5.01, 0.25)
 SCHEMA = Schema(
@@ -70,28 +68,34 @@ def test_equals_statsmodels_on_the_pooled_rows(seed):
     assert len(curves.plot().axes[0].lines) == 3
 
 
-def test_counts_behind_a_gate_are_off_by_less_than_min_count():
+def test_counts_are_told_whole_or_there_is_no_curve():
+    """Few ends between two times are withheld; a curve of the others would be another."""
     X, y = trial()
-    exact = so.learn.kaplan_meier(simulated(X, y), GRID)
-    gated = so.learn.kaplan_meier(simulated(X, y, policy="statistics"), GRID)
-    apart = np.abs(np.cumsum(exact.curves[0].events) - np.cumsum(gated.curves[0].events))
-    assert 0 < apart.max() <= 5 * 4
-    many = exact.curves[0].at_risk >= 60
-    assert np.abs(exact.curves[0].survival - gated.curves[0].survival)[many].max() < 0.04
+    with pytest.raises(DataError, match=r"of 42 counts are withheld .*a grid of fewer times"):
+        so.learn.kaplan_meier(simulated(X, y, policy="statistics"), GRID)
+    X, y = trial(rows=3000)
+    coarse = [0.5, 1.0]
+    gated = so.learn.kaplan_meier(simulated(X, y, policy="statistics"), coarse).curves[0]
+    exact = so.learn.kaplan_meier(simulated(X, y), coarse).curves[0]
+    assert np.array_equal(gated.survival, exact.survival)
+    assert np.array_equal(gated.at_risk, exact.at_risk)
 
 
-def test_grids_that_differ_by_one_row_tell_nothing():
+def test_a_single_late_row_withholds_its_count_and_the_next():
+    """Row 0 is censored at 9, beyond the grid, and nobody else: all others would tell it."""
+    X, y = trial()
+    y[:, 0] = np.minimum(y[:, 0], 1.0)
+    y[0] = [9.0, 0.0]
+    with pytest.raises(DataError, match=r"2 of 6 counts .* censored rows of 'all' up to 0.5"):
+        so.learn.kaplan_meier(simulated(X, y, policy="statistics"), [0.5, 1.0])
+
+
+@pytest.mark.parametrize("wrong", [{"groups": 41}, {"grid": np.ones((2, 2))}, {"by": "nobody"}])
+def test_payloads_that_do_not_fit_get_nothing(wrong):
     X, y = trial(rows=60)
-    hostile = Hostile(X, y, "statistics", SCHEMA)
-    at = np.sort(y[:, 0])[20]
-    for grid in ([1.0, 2.0], [at - 1e-9], [at + 1e-9], [0.0, 1e-9], np.sort(y[:, 0])):
-        ask = {"grid": np.array(grid, dtype=float), "by": None, "groups": 1}
-        hostile.ask("survival.counts", ask)
-    assert hostile.leak().rows >= 5
-    owner = Owner(table(X, y, SCHEMA), find_limits("statistics"))
-    for wrong in ({"groups": 41}, {"grid": np.ones((2, 2))}, {"by": "nobody"}):
-        ask = {"grid": GRID, "by": None, "groups": 1, **wrong}
-        assert owner.ask("survival.counts", ask) == REFUSED
+    ask = {"grid": GRID, "by": None, "groups": 1, **wrong}
+    replies = simulated(X, y, policy="statistics").ask("survival.counts", ask, quorum=0)
+    assert list(replies) == []
 
 
 def test_it_says_that_rows_set_aside_are_not_in_it():

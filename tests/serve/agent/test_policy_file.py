@@ -136,7 +136,7 @@ def test_a_new_gate_stands_from_the_next_task_on(agent, liar, path):
     rewrite(path, 'policy = "statistics"\n')
     frame = encode(None)
     liar.blobs[digest(frame)] = frame
-    moments = {"task": "preprocess.moments", "payload": digest(frame)}
+    moments = {"task": "preprocess.moments", "version": 2, "payload": digest(frame)}
     assert answer(agent, liar, **moments) == ("ok", "")
     rewrite(path, 'policy = "statistics"\n[data]\nmin_rows = 31\n')
     status, reason = answer(agent, liar, **moments)

@@ -66,7 +66,7 @@ def test_the_report_adds_up_what_left_by_job_recipient_and_task(folder, liar):
     vega = liar.describe(job="other", owner="dr. vega")
     empty = encode(None)
     liar.blobs[digest(empty)] = empty
-    moments = {"task": "preprocess.moments", "payload": digest(empty)}
+    moments = {"task": "preprocess.moments", "version": 2, "payload": digest(empty)}
     orders = [{}, {}, {"task": "agent.rows"}, {"job": "other", "owner": "dr. vega", "spec": vega}]
     work(folder, liar, TASKS, *orders)
     work(folder, liar, 'policy = "statistics"', moments, moments)

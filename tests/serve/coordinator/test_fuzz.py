@@ -215,7 +215,8 @@ ASKED = {
     "epochs": 1,
     "batch_size": 8,
 }
-GOOD = {"coef": np.full((4, 3), 2.0), "intercept": np.ones(3), "loss": 0.5, "rows": 20}
+MODEL = {"coef": np.full((4, 3), 2.0), "intercept": np.ones(3), "loss": 0.5}
+GOOD = {"model": MODEL, "rows": 20}
 HONEST = encode(GOOD)
 LEAVES = (
     st.none()
@@ -230,7 +231,9 @@ ODD = st.recursive(
     LEAVES,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from([*GOOD, "x"]) | st.text(max_size=3), inner, max_size=5)
+        | st.dictionaries(
+            st.sampled_from([*GOOD, *MODEL, "x"]) | st.text(max_size=3), inner, max_size=5
+        )
     ),
     max_leaves=8,
 )
@@ -251,7 +254,12 @@ FRAMES = (
     st.binary(max_size=200)
     | st.builds(_cut, st.just(HONEST), *[st.integers(0, len(HONEST))] * 2, st.binary(max_size=9))
     | ODD.map(_encoded)
-    | st.fixed_dictionaries({name: st.just(GOOD[name]) | ODD for name in GOOD}).map(_encoded)
+    | st.fixed_dictionaries(
+        {
+            "rows": st.just(GOOD["rows"]) | ODD,
+            "model": st.fixed_dictionaries({name: st.just(MODEL[name]) | ODD for name in MODEL}),
+        }
+    ).map(_encoded)
 )
 
 

@@ -174,7 +174,7 @@ class Averaging(Predictor, abstract=True):
 
     def _keeping(self, federation: Federation) -> KeepingEngine:
         check_can_keep(federation)
-        return KeepingRounds(federation)
+        return KeepingRounds(federation, self.update)
 
     def _forget(
         self, client: int | str, kept: Any, federation: Federation | None, progress: bool | None

@@ -166,6 +166,8 @@ class FedBuff(FedAvg):
         super().check_params()
         if isinstance(self.aggregate, Buckets):
             raise UsageError("FedBuff asks clients when they are idle, not in buckets")
+        if self.dp is not None:
+            raise UsageError.of(self, "dp", self.dp, "must be None: its updates come at any time")
         if self.weight is not None:
             raise UsageError.of(self, "weight", self.weight, "must be None: staleness weighs")
         if self.send != "difference":

@@ -29,32 +29,10 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
     ``argmax_accuracy`` counts rows whose highest output is the first of their labels: Keras's
     categorical accuracy, which that thesis prints as subset accuracy.
     """
-    total = {name: given.sum(axis=0)[None] for name, given in _given(z > thresholds, truth).items()}
-    counted = {name: float(value[0]) for name, value in _counted_scores(total).items()}
-    rows = max(int(total["rows"][0]), 1)
-    means = {name: float(value.sum() / rows) for name, value in _row_scores(z, truth).items()}
-    return counted | means
-
-
-def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, FloatArray]:
-    """By how much each of :func:`label_scores` changes when a row is left out, row by row."""
-    given = _given(z > thresholds, truth)
-    rest = {name: value.sum(axis=0) - value for name, value in given.items()}  # without the row
-    now = label_scores(z, truth, thresholds)
-    changes = {name: now[name] - value for name, value in _counted_scores(rest).items()}
-    judged = given["rows"] > 0
-    others = np.maximum(judged.sum() - judged, 1)
-    for name, value in _row_scores(z, truth).items():
-        changes[name] = now[name] - (value.sum() - value) / others
-    return changes
-
-
-def _given(predicted: BoolArray, truth: Array) -> dict[str, Array]:
-    """What every row adds to the counts of labels."""
     known: BoolArray = np.asarray(truth >= 0)
     judged: BoolArray = np.any(known, axis=1)
-    predicted, positive = predicted & known, truth > 0
-    given = {
+    predicted, positive = (z > thresholds) & known, truth > 0
+    marks = {
         "true_positive": predicted & positive,
         "false_positive": predicted & ~positive,
         "false_negative": ~predicted & positive,
@@ -62,15 +40,13 @@ def _given(predicted: BoolArray, truth: Array) -> dict[str, Array]:
         "exact": (predicted == positive).all(axis=1) & judged,
         "rows": judged,
     }
-    return {name: value.astype(np.int64) for name, value in given.items()}
-
-
-def _counted_scores(counts: dict[str, Array]) -> dict[str, FloatArray]:
-    """What follows from counts of labels, whose first axis is kept."""
-    metrics = label_metrics(counts)
+    metrics = label_metrics({name: mark.sum(axis=0)[None] for name, mark in marks.items()})
     precision, recall = metrics["macro_precision"], metrics["macro_recall"]
     metrics["macro_f1_harmonic"] = ratio(2 * precision * recall, precision + recall)
-    return {name: metrics[name] for name in SCORES if name in metrics}
+    counted = {name: float(metrics[name][0]) for name in SCORES if name in metrics}
+    rows = max(int(judged.sum()), 1)
+    means = {name: float(value.sum() / rows) for name, value in _row_scores(z, truth).items()}
+    return counted | means
 
 
 def _row_scores(z: Array, truth: Array) -> dict[str, FloatArray]:

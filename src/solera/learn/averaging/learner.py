@@ -49,7 +49,6 @@ from solera.learn.averaging.training.asked import (
     MOST_PARAMETERS,
     Precision,
     TrainPrivately,
-    noised_update,
 )
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
@@ -63,10 +62,12 @@ from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
 from solera.trust.declared import Shape
 
+NOISE = [f"privacy.{name}" for name in ("noise", "clip", "share", "below")]
+"""What of the noise is not known when a plan is made."""
 UNTRAINED = "this client took no part in training, and has no model"
 
 
-@training_task("averaging.train", ask=TrainPrivately, release=noised_update())
+@training_task("averaging.train", ask=TrainPrivately)
 def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
@@ -116,6 +117,8 @@ class FedAvg(ScoreAveraging):
     update = train_and_send
     own: ClassVar = False
     """Whether clients train whole models of their own."""
+    equal_weights: ClassVar = "weight=None"
+    """By which parameter all clients weigh the same."""
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
     accounts_: dict[str, Any]
     owner_: str
@@ -221,10 +224,15 @@ class FedAvg(ScoreAveraging):
         return UpdateMean(
             self._shared_size,
             steps=self.update_steps,
-            weight=self.weight,
+            weight=self.weighting,
             entries=entries,
             largest=self.largest_update(),
         )
+
+    @property
+    def weighting(self) -> Any:
+        """What the mean weighs clients by, None for equal weights."""
+        return self.weight
 
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
@@ -279,11 +287,15 @@ class FedAvg(ScoreAveraging):
         if self.dp is None:
             return super().update_asks()
         configs = [self.round_config(round) for round in range(self.rounds)]
-        follow = [f"privacy.{name}" for name in ("noise", "clip", "share", "below")]
-        return (planned(self.update, self.rounds, *configs, open=follow),)
+        return (planned(self.update, self.rounds, *configs, open=NOISE),)
 
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""
+        assert self.dp is not None
+        if self._private and self.dp.level == "record":
+            raise UsageError.of(
+                self.dp, "level", "record", "must be 'client' where a part stays with the clients"
+            )
         mixing = self._architecture.mixes_rows
         if mixing:
             raise UsageError(
@@ -411,11 +423,14 @@ class FedAvg(ScoreAveraging):
             self._check_dp(self.dp)
 
     def _check_dp(self, dp: DP) -> None:
-        kind = type(self).__name__
-        if self.update is not train_and_send or type(self).train is not FedAvg.train:
+        if self.update.spends is None:
             raise UsageError(
-                f"{kind} sends more than an update, which dp= does not protect",
-                hint="FedAvg, FedProx, FedAvgM, FedAdam, FedYogi and FedAdagrad take dp=",
+                f"{type(self).__name__} sends more than an update, which dp= does not protect",
+                hint="FedAvg, FedProx and all others whose clients send an update alone take dp=",
+            )
+        if dp.level == "record" and self.update is not train_and_send:
+            raise UsageError.of(
+                dp, "level", dp.level, f"must be 'client' for {type(self).__name__}"
             )
         check_dp(self, dp)
 

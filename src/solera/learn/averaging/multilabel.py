@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
-from solera.core.aggregation import Aggregation, Collect
+from solera.core.aggregation import Collect
 from solera.core.clients import Array, BoolArray, Client, Part
 from solera.core.constraints import Count, NonNegativeInt, Positive
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.schema import UNKNOWN
@@ -30,15 +28,13 @@ from solera.core.task import task
 from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import (
-    SCORES,
     label_scores,
-    score_changes,
     tune_thresholds,
 )
-from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.learner import NOISE, FedAvg
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.predicting import outputs_of
-from solera.learn.averaging.training.asked import Train
+from solera.learn.averaging.training.asked import Train, TrainPrivately
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
@@ -48,6 +44,8 @@ from solera.learn.averaging.training.local_training import (
 )
 from solera.learn.averaging.training.losses import over_known
 from solera.learn.client_models import PRIVATE, THRESHOLDS
+from solera.privacy.dp.mechanism import DP
+from solera.trust.contributions import count_by, fact, update
 
 _BEST, _LOWEST = "best_private", "lowest_loss"
 _WHY = {
@@ -98,14 +96,18 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-class TrainCore(Train):
-    """What ``multilabel.train`` takes."""
+class Weighted(TypedDict):
+    """What all tasks of MLFedAvg take besides what averaging does."""
 
     weight: Literal["uniform", "samples", "samples_labels"]
     remember: bool
 
 
-class Finish(TrainCore):
+class TrainCore(TrainPrivately, Weighted):
+    """What ``multilabel.train`` takes."""
+
+
+class Finish(Train, Weighted):
     """What ``multilabel.finish`` takes."""
 
     restore: bool
@@ -113,7 +115,7 @@ class Finish(TrainCore):
     thresholds: bool
 
 
-class JudgeLabels(TrainCore):
+class JudgeLabels(Train, Weighted):
     """What ``multilabel.judge`` takes: the model and a part of the rows."""
 
     part: Part
@@ -132,7 +134,7 @@ def train_core(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, rows=local.sizes * local.known_labels().sum(axis=1) * 1.0)
 
 
-@task("multilabel.finish", ask=Finish, release=[Facts("done")])
+@task("multilabel.finish", ask=Finish, leaves="facts")
 def _finish(client: Client, ask: Any) -> Entries:
     """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
     if ask["restore"] and _BEST in client.state:
@@ -150,17 +152,7 @@ def _finish(client: Client, ask: Any) -> Entries:
         rows = validation if len(validation) else client.data.part("train")
         z = _outputs(client, ask, rows.X)
         client.state[THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
-    return {"done": 1}
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """How each row changes the scores."""
-    part: Part = ask["part"]
-    behind = {"rows": everyone(len(client.data.part(part)), part=part)}
-    if reply["rows"]:
-        changes = score_changes(*_judged(client, ask))
-        behind |= {n: Sums(c[:, None], part=part, what=n) for n, c in changes.items()}
-    return behind
+    return {"done": fact(1)}
 
 
 def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
@@ -172,21 +164,17 @@ def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
     return _outputs(client, ask, rows.X), np.where(learned, rows.y, UNKNOWN), thresholds
 
 
-@task(
-    "multilabel.judge",
-    ask=JudgeLabels,
-    release=[Cells("rows", *SCORES, behind=_behind)],
-    version=2,
-)
+@task("multilabel.judge", ask=JudgeLabels, leaves="update", version=3)
 def _score_labels(client: Client, ask: Any) -> Entries:
     """Scores of this client's model on rows it keeps; the best so far is kept, where wanted."""
-    rows = len(client.data.part(ask["part"]))
-    if not rows:
-        return {"rows": 0.0}
+    part: Part = ask["part"]
+    rows = count_by(None, part=part)
+    if not len(client.data.part(part)):
+        return {"rows": rows}
     scores = label_scores(*_judged(client, ask))
     if ask["remember"] and scores["loss"] < client.state.get(_LOWEST, np.inf):
         client.state[_BEST], client.state[_LOWEST] = client.state[PRIVATE], scores["loss"]
-    return {"rows": float(rows), **scores}
+    return {"rows": rows, "scores": update(scores, part=part)}
 
 
 def _outputs(client: Client, ask: Any, X: Any) -> Array:
@@ -221,6 +209,7 @@ class MLFedAvg(FedAvg):
     """
 
     update = train_core
+    equal_weights = "aggregation='uniform'"
     watched_: list[list[float]]
     alone_: dict[int, list[list[float]]]
     best_: Array
@@ -270,8 +259,12 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self._finishes:
             restore = self.stop == "patience" and not (self.share and self._latest_is_best())
-            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
+            last = {**self._model_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
+
+    def _model_ask(self, round: int) -> Entries:
+        """What tasks are asked with whose replies carry no noise."""
+        return {name: value for name, value in self.round_ask(round).items() if name != "privacy"}
 
     @property
     def _finishes(self) -> bool:
@@ -284,9 +277,12 @@ class MLFedAvg(FedAvg):
     def update_asks(self) -> Plan:
         self._check_target()
         self.watched_ = []  # as before the first round
-        plain = [self.round_config(round) for round in range(self.rounds)]
+        plain = [dict(self.round_config(round)) for round in range(self.rounds)]
         best = [{**config, "remember": True} for config in plain if self._keeps_best]
-        asks = [planned(self.update, self.rounds, *plain, *best)]
+        noise = NOISE if self.dp is not None else []
+        asks = [planned(self.update, self.rounds, *plain, *best, open=noise)]
+        for config in [*plain, *best]:
+            config.pop("privacy", None)  # what is asked besides carries no noise
         if self.stop is not None:
             asks.append(planned(_score_labels, self.rounds, {**plain[0], **self._validation}))
         if self._finishes:
@@ -371,18 +367,22 @@ class MLFedAvg(FedAvg):
         return found
 
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
-        ask = {**self.round_ask(0), **what}
+        ask = {**self._model_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = self.at_clients(federation).ask(_score_labels, ask, to=to).fold(Collect())
-        return {client: scored for client, scored in scores.items() if scored["rows"]}
+            replies = self.at_clients(federation).ask(_score_labels, ask, to=to).collect()
+        return {
+            reply.client: {"rows": float(reply["rows"]), **reply["scores"]}
+            for reply in replies
+            if reply["rows"]
+        }
 
     def round_config(self, round: int) -> Entries:
         remember = self._keeps_best and round > 0 and self._latest_is_best()
         return {**super().round_config(round), "weight": self.aggregation, "remember": remember}
 
-    def round_aggregation(self) -> Aggregation:
-        weight = None if self.aggregation == "uniform" else "rows"
-        return super().round_aggregation().set_params(weight=weight)
+    @property
+    def weighting(self) -> str | None:
+        return None if self.aggregation == "uniform" else "rows"
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
@@ -402,6 +402,15 @@ class MLFedAvg(FedAvg):
     @cached_property
     def _loss(self) -> str:
         return f"labels/{self.label_loss}"
+
+    def _check_dp(self, dp: DP) -> None:
+        super()._check_dp(dp)
+        if self.stop is not None:
+            raise UsageError(
+                f"MLFedAvg(dp=…, stop={self.stop!r}): clients would tell how well the model does "
+                "on their validation rows, which no ε counts",
+                hint="stop=None, and as many rounds as there should be",
+            )
 
     def check_params(self) -> None:
         super().check_params()

@@ -18,7 +18,7 @@ from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import UNTRAINED, FedAvg
 from solera.learn.averaging.models import Layered, described
-from solera.learn.averaging.training.asked import Epochs, Train
+from solera.learn.averaging.training.asked import Epochs, TrainPrivately
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.client_models import OWN
 
@@ -72,7 +72,7 @@ class FedBN(FedPer):
         return model.normalisation()
 
 
-class TrainHead(Train):
+class TrainHead(TrainPrivately):
     """What ``averaging.rep`` takes."""
 
     head_epochs: Epochs
@@ -107,7 +107,7 @@ class FedRep(FedPer):
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
-class TrainOwn(Train):
+class TrainOwn(TrainPrivately):
     """What ``averaging.ditto`` takes."""
 
     pull: NonNegative

@@ -24,11 +24,11 @@ Accounts = Mapping[str, Any]
 def check_dp(learner: Any, dp: DP) -> None:
     """Raise :class:`UsageError` for parameters that make the noise another than is counted."""
     kind = type(learner).__name__
-    if learner.weight is not None:
+    if learner.weighting is not None:
         raise UsageError(
-            f"{kind}(dp=…, weight={learner.weight!r}): a client that weighs more than others "
-            "needs more noise",
-            hint="equal weights: weight=None",
+            f"{kind}(dp=…) weighs clients by {learner.weighting!r}: one that weighs more than "
+            "others needs more noise",
+            hint=f"equal weights: {learner.equal_weights}",
         )
     if learner.send != "difference":
         raise UsageError.of(learner, "send", learner.send, "must be 'difference' with dp=")

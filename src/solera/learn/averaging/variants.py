@@ -137,7 +137,7 @@ class TrainWithControl(Train):
     control: Annotated[Array, Shape("trained", longest=MOST_PARAMETERS)]
 
 
-@training_task("averaging.scaffold", ask=TrainWithControl, more=["control"])
+@training_task("averaging.scaffold", ask=TrainWithControl)
 def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
     trained = local.architecture.layout.trained
@@ -190,7 +190,7 @@ class Scaffold(FedAvg):
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
 
-@training_task("averaging.nova", more=["length"])
+@training_task("averaging.nova")
 def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
     changes, losses, steps = local.changes(anchor=local.weights)

@@ -50,12 +50,6 @@ def distances(
         yield part, squared
 
 
-def cell_sums(X: Any, cells: IntArray, count: int) -> FloatArray:
-    """Column sums of the rows of each cell, cells × d."""
-    from scipy.sparse import csr_matrix
-
-    rows = X.shape[0]
-    flat = X if hasattr(X, "tocsr") else dense(X)
-    member = csr_matrix((np.ones(rows), cells, np.arange(rows + 1)), shape=(rows, count))
-    total = member.T @ flat
-    return np.asarray(total.toarray() if hasattr(total, "toarray") else total, dtype=np.float64)
+def as_rows(X: Any) -> Any:
+    """Rows to add up: images flattened, sparse ones as they are."""
+    return X if hasattr(X, "tocsr") else dense(X)

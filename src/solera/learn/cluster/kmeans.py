@@ -15,11 +15,12 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
+from solera.core.task import Task
 from solera.data.agreement import AGREEMENT
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
-from solera.learn.cluster.tasks import cost, silhouette, update
+from solera.learn.cluster.tasks import assign, cost, silhouette, steps
 from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
@@ -42,8 +43,9 @@ _SEEDING_ASKS = {
 class FedKMeans(Learner):
     """k centroids such that rows are close to the nearest one.
 
-    Every round the chosen clients move the centroids towards their own rows and send Λ_i, the
-    number of rows of each cluster, with Λ_i Γ_i, their centroids times these numbers. Then
+    Every round the chosen clients send Λ_i, the number of rows of each cluster, and Λ_i Γ_i, the
+    sums of these rows; with several epochs, mini-batches or a client rate below 1, Γ_i are the
+    centroids as the client has moved them. Then
 
         Γ* = Σ_i Λ_i Γ_i / Σ_i Λ_i,      Γ ← Γ + α (Γ* − Γ)
 
@@ -69,6 +71,9 @@ class FedKMeans(Learner):
     centroids_: the centroids, k × columns.
     inertia_: Σ d² of all rows of all clients to their nearest centroids.
     counts_: rows of each cluster.
+
+    Clusters of fewer than ``min_count`` rows of a client with a policy are withheld there with all
+    their sums: centroids, ``counts_`` and ``inertia_`` are then of the rows that are told.
     """
 
     centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
@@ -120,7 +125,7 @@ class FedKMeans(Learner):
         if isinstance(self.init, str):
             hint = "k centroids that do not come from these rows"
             raise UsageError.of(self, "init", self.init, "would tell rows without noise", hint=hint)
-        if (self.epochs, self.batch_size, self.client_rate) != (1, None, 1.0):
+        if self._task is not assign:
             raise UsageError(
                 "FedKMeans(dp=…) takes one step over all rows",
                 hint="epochs=1, batch_size=None, client_rate=1.0",
@@ -142,24 +147,27 @@ class FedKMeans(Learner):
             select=self.select,
         )
         for r in rounds:
-            replies = r.ask(update, {**order, "centroids": self.centroids_})
+            replies = r.ask(self._task, {**order, "centroids": self.centroids_})
             total = replies.fold(Sum())
             before = self.centroids_
             self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
             if self.dp is None:
-                r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
+                loss = np.sum(total["inertia"]) / max(int(total["counts"].sum()), 1)
+                r.log(loss=float(loss), moved=moved)
             else:
                 self._account(r, len(r.clients) - len(replies.failures), total, moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         if self.dp is not None:  # nobody is told the inertia
             return
-        final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
+        replies = federation.ask(cost, {"centroids": self.centroids_})
+        final = replies.fold(Sum())
         if final["counts"].sum() < self.k:
-            hint = f"there are {final['counts'].sum()} rows"
+            told = "told" if replies.absent else "there"
+            hint = f"{final['counts'].sum()} rows are {told}"
             raise DataError(f"FedKMeans(k={self.k}): more clusters than rows", hint=hint)
-        self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+        self.inertia_, self.counts_ = float(final["inertia"].sum()), final["counts"]
 
     def _account(self, r: Round, replies: int, total: Any, moved: float) -> None:
         """Log what a round with noise has spent, and keep its numbers of rows."""
@@ -176,8 +184,16 @@ class FedKMeans(Learner):
         centroids: FloatArray = continued_model(self, first, known)["centroids"]
         return centroids
 
+    @property
+    def _task(self) -> Task:
+        """What clients are asked in a round: one step over all rows is a sum, others are not."""
+        one_step = (self.epochs, self.batch_size, self.client_rate) == (1, None, 1.0)
+        return assign if one_step else steps
+
     def _order(self) -> dict[str, Any]:
         """What clients are told in every round besides the centroids."""
+        if self._task is assign:
+            return {}
         return {
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -188,12 +204,11 @@ class FedKMeans(Learner):
         budget = self.per_round if isinstance(self.per_round, int) else None
         if self.dp is not None:
             privacy, open_ = planned_noise(self.dp, clip=True)
-            order = {**self._order(), "privacy": privacy}
-            rounds = [planned(update, self.rounds, order, open=open_)]
+            rounds = [planned(assign, self.rounds, {"privacy": privacy}, open=open_)]
             return in_turn(rounds, self.loop_asks(self.rounds, budget, self.select))
         return in_turn(
             self._seeding_asks(),
-            [planned(update, self.rounds, self._order()), planned(cost, 1)],
+            [planned(self._task, self.rounds, self._order()), planned(cost, 1)],
             self.loop_asks(self.rounds, budget, self.select),
         )
 

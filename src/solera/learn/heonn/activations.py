@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +57,7 @@ _ACTIVATIONS = {
 _ACTIVATIONS["relu"] = _ACTIVATIONS["softplus"]
 
 
+@lru_cache(maxsize=32)
 def activation(name: str, derivative: str = "exact") -> Activation:
     """The activation of that name.
 
@@ -69,16 +71,18 @@ def activation(name: str, derivative: str = "exact") -> Activation:
     return exact
 
 
-def levels(f: Activation) -> tuple[Any, Any]:
+@lru_cache(maxsize=32)
+def levels(name: str, derivative: str) -> tuple[Any, Any]:
     """(f′², f′²·f⁻¹) of an absent and of a present class."""
-    d = np.array([LOW, HIGH])
+    f, d = activation(name, derivative), np.array([LOW, HIGH])
     weight = f.slope(d) ** 2
     return weight, weight * f.inverse(d)
 
 
+@lru_cache(maxsize=32)
 def layout_of(target: str, name: str, derivative: str) -> Layout:
     """How many different Gram matrices there are; see :mod:`.statistics`."""
-    weight, _ = levels(activation(name, derivative))
+    weight, _ = levels(name, derivative)
     if target == "numbers":
         return "shared" if name == "linear" else "outputs"
     if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):

@@ -12,7 +12,8 @@ from solera.core.clients import FloatArray
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
 from solera.learn.heonn.activations import Layout
-from solera.learn.heonn.statistics import pack, triangle, unpack
+from solera.learn.heonn.statistics import triangle
+from solera.trust.members import packed, symmetric
 
 
 class Grams(Aggregation):
@@ -39,16 +40,16 @@ class Grams(Aggregation):
         shape = reply.payload
         if not isinstance(shape, Mapping) or not shape.keys() & {"grams", "factors"}:
             raise PayloadError("the reply has neither Gram matrices nor factors")
+        matrices = shape["factors"] if "factors" in shape else shape["grams"]
+        factored = np.ndim(matrices) == 4  # behind a gate matrices leave for factors
         if self.size is not None:
             T, K, d = self.size
-            check_shape("factors", shape.get("factors"), (T, K, None, d))
-            check_shape("grams", shape.get("grams"), (T, K, d * (d + 1) // 2))
+            columns = (None, d) if factored else (d * (d + 1) // 2,)
+            check_shape("factors" if factored else "grams", matrices, (T, K, *columns))
         if self.keep == "factor":
-            return {"factors": shape["factors"] if "factors" in shape else _root(shape["grams"])}
-        if "grams" in shape:
-            return {"grams": shape["grams"]}
-        R = shape["factors"]
-        return {"grams": pack(R.swapaxes(-1, -2) @ R)}
+            return {"factors": matrices if factored else _root(matrices)}
+        R = matrices
+        return {"grams": packed(R.swapaxes(-1, -2) @ R) if factored else matrices}
 
     def combine(self, a: Any, b: Any) -> Any:
         if self.keep == "gram":
@@ -63,8 +64,7 @@ class Grams(Aggregation):
 
 def _root(grams: FloatArray) -> FloatArray:
     """R with RᵀR = G, from the packed G that clients behind a gate send for a factor."""
-    columns = int(np.sqrt(2 * grams.shape[-1]))  # d(d + 1)/2 numbers
-    values, vectors = np.linalg.eigh(unpack(grams, columns))
+    values, vectors = np.linalg.eigh(symmetric(grams))
     return np.asarray(np.sqrt(np.maximum(values, 0.0))[..., None] * vectors.swapaxes(-1, -2))
 
 
@@ -81,8 +81,6 @@ class SumOf(Sum):
 
 def check_shape(name: str, value: Any, shape: Sequence[int | None]) -> None:
     """Turn away what is no array of numbers of that shape; None stands for any length."""
-    if value is None:
-        return
     given = value.shape if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" else ()
     pairs = zip(shape, given, strict=False)
     if len(given) != len(shape) or any(want not in (None, have) for want, have in pairs):
@@ -90,10 +88,10 @@ def check_shape(name: str, value: Any, shape: Sequence[int | None]) -> None:
         raise PayloadError(f"{name} of shape {given} instead of {wanted}")
 
 
-def gram_of(shape: Any, columns: int) -> FloatArray:
+def gram_of(shape: Any) -> FloatArray:
     """The full matrices of what :class:`Grams` folded."""
     if "grams" in shape:
-        return unpack(shape["grams"], columns)
+        return symmetric(shape["grams"])
     R = shape["factors"]
     return np.asarray(R.swapaxes(-1, -2) @ R)
 

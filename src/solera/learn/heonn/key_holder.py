@@ -17,12 +17,12 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Client, FloatArray
-from solera.core.disclosure.cipher import Decrypted
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.privacy import he
 from solera.privacy.he import keys
 from solera.trust.declared import Checked
+from solera.trust.release import Decrypted
 
 
 def _no_ciphertext(value: Any, schema: Schema) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
+from solera.core.aggregation import Aggregation, ByFold, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.errors import DataError, Refusal, UsageError
@@ -39,6 +39,7 @@ from solera.learn.heonn.plan import MOST_HIDDEN
 from solera.learn.heonn.private import largest_eigenvalue, positive
 from solera.learn.heonn.statistics import check_labels, with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
+from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
 from solera.privacy.he.ciphertexts import Encrypted
@@ -337,8 +338,18 @@ class FedHEONN(Additive):
         }
         if self.encrypt is None:
             fields["moments"] = SumOf([members, columns, outputs])
-            return Fields({**fields, "squares": SumOf([members, outputs])})
-        return Fields({**fields, "moments": EncryptedSum(self.agreed_["fingerprint"])})
+            fields["squares"] = SumOf([members, 1, outputs])
+        else:
+            fields["moments"] = EncryptedSum(self.agreed_["fingerprint"])
+        schema, patches = self.schema_, vars(self).get("patches_")
+        named = schema.classes if schema.target == "classes" else schema.label_names
+        seen = None if patches is None else with_bias(patches)
+        return WholeFields(fields, self._column_names(), [str(name) for name in named], seen)
+
+    def _column_names(self) -> list[str]:
+        if self.features is not None:
+            return ["bias", *(f"hidden feature {i}" for i in range(self.hidden))]
+        return ["bias", *(feature.name for feature in self.schema_.features)]
 
     def _ask(
         self, federation: Federation, clients: ArrayLike | None, aggregation: Aggregation
@@ -361,8 +372,8 @@ class FedHEONN(Additive):
 
     def _grams(self, shape: Any) -> FloatArray:
         """One matrix per member and output (or one for all outputs)."""
-        weight, _ = levels(activation(self.activation, self.derivative))
-        G = gram_of(shape, self._member_columns)
+        weight, _ = levels(self.activation, self.derivative)
+        G = gram_of(shape)
         return per_output(G, self._layout, u=float(weight[1]), v=float(weight[0]))
 
     def _problem(self) -> Problem:

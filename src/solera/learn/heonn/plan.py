@@ -13,8 +13,8 @@ from solera.core.errors import Refusal
 from solera.core.schema import Schema
 from solera.learn.heonn.activations import Layout, Name, layout_of
 from solera.learn.heonn.hidden import Kind
-from solera.privacy.dp.sums import SumNoise
 from solera.trust.declared import Classes, Shape
+from solera.trust.noise import SumNoise
 
 MOST_MEMBERS = 1000
 MOST_HIDDEN = 20_000

@@ -15,44 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, FloatArray, Rows
-from solera.core.errors import Refusal
-from solera.learn.heonn.activations import activation, levels
-from solera.learn.heonn.hidden import hidden
-from solera.learn.heonn.statistics import Targets, moments_and_grams, with_ones
-from solera.privacy.dp.sums import SumNoise, add_noise, clipped_rows
-
-
-def noised_statistics(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Gram matrices and moments, both with noise; of what only a list of λ needs, nothing."""
-    privacy: SumNoise = ask["privacy"]
-    gaussian = privacy["mechanism"] == "gaussian" and "clip" in privacy
-    alone = ask["patches"] is None and ask["encrypt"] is None
-    if not (gaussian and alone and ask["target"] != "numbers"):
-        raise Refusal("FedHEONN adds Gaussian noise for classes or labels, to one layer in clear")
-    Z = with_ones(clipped_rows(hidden(rows.X, ask["hidden"]), privacy))
-    sums = moments_and_grams(Z, Targets.of(rows.y, ask))
-    needed = {name: sums[name] for name in ("grams", "moments")}
-    noised = add_noise(client, needed, most_of_a_row(ask), privacy)
-    return {
-        "shape": {"grams": noised["grams"][None]},
-        "moments": noised["moments"][None],
-        "squares": np.zeros_like(sums["squares"])[None],
-        "rows": 0,
-        "few": 0,
-    }
-
-
-def most_of_a_row(ask: Mapping[str, Any]) -> dict[str, float]:
-    """How far one row moves each of the sums."""
-    length = 1 + ask["privacy"]["clip"] ** 2
-    weight, moment = levels(activation(ask["activation"], ask["derivative"]))
-    outputs = math.sqrt(ask["outputs"])
-    matrices = {"shared": float(weight[0]), "classes": 1.0, "labels": math.sqrt(1 + ask["outputs"])}
-    return {
-        "grams": matrices[ask["layout"]] * length,
-        "moments": math.sqrt(length) * outputs * float(np.abs(moment).max()),
-    }
+from solera.core.clients import FloatArray
+from solera.learn.heonn.activations import levels
+from solera.learn.heonn.statistics import bounds_of
+from solera.trust.noise import SumNoise
 
 
 def largest_eigenvalue(ask: Mapping[str, Any], columns: int) -> float:
@@ -61,8 +27,9 @@ def largest_eigenvalue(ask: Mapping[str, Any], columns: int) -> float:
     A smaller λ would be lost in it.
     """
     privacy: SumNoise = ask["privacy"]
-    entry = privacy["noise"] * most_of_a_row(ask)["grams"] * math.sqrt(2)  # two sums share it
-    weight, _ = levels(activation(ask["activation"], ask["derivative"]))
+    longest, largest = bounds_of(ask)
+    entry = privacy["noise"] * longest**2 * largest["grams"] * math.sqrt(2)  # two sums share it
+    weight, _ = levels(ask["activation"], ask["derivative"])
     absent, present = float(weight[0]), float(weight[1])
     together = {
         "shared": 1.0,

@@ -17,30 +17,24 @@ How many different G_c there are depends on the target (``layout``):
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
 from solera.core.errors import DataError, Refusal
 from solera.core.rng import generator
 from solera.core.schema import UNKNOWN, Schema, class_codes
-from solera.learn.heonn.activations import activation, levels
+from solera.learn.heonn.activations import Layout, activation, levels
 from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import check_plan
 from solera.learn.rows import check_shape, not_finite
-
-_CHUNK = 1 << 24
-"""Numbers held at once while rows are turned into features."""
-_PAYS = 3 * 10**8
-_PARTS = 8
+from solera.trust.cells import Behind
+from solera.trust.contributions import Gram, bound_rows, gram
+from solera.trust.members import Members
 
 
 def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
@@ -66,26 +60,59 @@ def check_labels(client: int, rows: Rows, schema: Schema) -> None:
         )
 
 
-def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Statistics of all estimators of this client: T × …"""
+def contributions_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Gram, Gram, Gram]:
+    """G, m and Σ f′² d̄² of every member.
+
+    Of classes and labels a moment tells how many rows have each, so these are judged by marks.
+    """
+    members = members_of(client, rows, ask)
     targets = Targets.of(rows.y, ask)
+    longest, largest = bounds_of(ask)
+    matrices = targets.matrices(members, (longest, largest["grams"]))
+    bound = longest, largest["moments"]
+    moments = gram(members, targets.moment, marks=targets.present, bound=bound)
+    first = None if members.rows is None else np.zeros((members.members, 1), dtype=np.int64)
+    ones = Members(np.ones((len(rows), 1)), members.rows, first)
+    return matrices, moments, gram(ones, targets.square, marks=targets.present)
+
+
+def members_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> Members:
+    """The columns of the layer, of all rows or of those this client draws for every member."""
+
+    def features(X: Any) -> FloatArray:
+        Z = hidden(X, ask["hidden"])
+        if "privacy" in ask:
+            Z = bound_rows(Z, ask["privacy"]["clip"])
+        return with_ones(Z)
+
+    if ask["patches"] is None:
+        return Members(rows.X, features=features, width=ask["columns"])
+    drawn = rows_of_members(client, len(rows), ask)
+    return Members(rows.X, drawn, with_bias(ask["patches"]), features=features)
+
+
+def bounds_of(ask: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+    """R, how long a row of columns may be, and the most of its weights and of its targets.
+
+    Without noise nothing needs a bound.
+    """
+    if "privacy" not in ask:
+        return math.inf, {"grams": math.inf, "moments": math.inf}
+    weight, moment = levels(ask["activation"], ask["derivative"])
+    outputs = ask["outputs"]
+    matrices = {"shared": float(weight[0]), "classes": 1.0, "labels": math.sqrt(1 + outputs)}
+    return math.sqrt(1 + ask["privacy"]["clip"] ** 2), {
+        "grams": matrices[ask["layout"]],
+        "moments": math.sqrt(outputs) * float(np.abs(moment).max()),
+    }
+
+
+def has_few(rows: int, ask: Mapping[str, Any]) -> bool:
+    """Whether a member has fewer rows than columns: its Gram matrix tells them, but for a turn."""
     patches = ask["patches"]
     if patches is None:
-        summed = _over_chunks(rows.X, targets, ask)
-        shape = {key: value[None] for key, value in summed.items()}
-        few = len(rows) < ask["columns"]
-    else:
-        Z = with_ones(hidden(rows.X, ask["hidden"]))
-        shape = _over_patches(client, Z, targets, ask)
-        few = round(ask["row_share"] * len(rows)) <= patches.shape[1]
-    moments, squares = shape.pop("moments"), shape.pop("squares")
-    return {
-        "shape": shape,
-        "moments": moments,
-        "squares": squares,
-        "rows": len(rows),
-        "few": int(few),
-    }
+        return rows < int(ask["columns"])
+    return bool(round(ask["row_share"] * rows) <= patches.shape[1])
 
 
 def with_ones(Z: FloatArray) -> FloatArray:
@@ -98,19 +125,19 @@ def with_bias(patches: IntArray) -> IntArray:
     return np.concatenate([np.zeros_like(patches[:, :1]), patches + 1], axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Targets:
     """f′², f′² d̄ and f′² d̄² of every row and output, and which classes or labels it has.
 
-    ``scale`` is f′² of an absent class, 1 for numbers.
+    ``scale`` is f′² of an absent class, 1 for numbers, of which none is ``present``.
     """
 
-    layout: str
+    layout: Layout
     weight: FloatArray
     moment: FloatArray
     square: FloatArray
-    present: BoolArray
     scale: float
+    present: BoolArray | None
 
     @classmethod
     def of(cls, y: Any, ask: Mapping[str, Any]) -> Targets:
@@ -119,77 +146,66 @@ class Targets:
             d = f.within(np.asarray(y, dtype=np.float64).reshape(len(y), -1), ask["activation"])
             weight = f.slope(d) ** 2
             moment = weight * f.inverse(d)
-            none = np.empty((len(d), 0), dtype=bool)
-            return cls(ask["layout"], weight, moment, moment * f.inverse(d), none, 1.0)
+            return cls(ask["layout"], weight, moment, moment * f.inverse(d), 1.0, None)
         if ask["target"] == "classes":
             present = class_codes(y, ask["classes"])[:, None] == np.arange(ask["outputs"])
         else:
             present = np.asarray(y, dtype=bool)
-        by_level = levels(f)
+        by_level = levels(ask["activation"], ask["derivative"])
         weight, moment = (np.where(present, high, low) for low, high in by_level)
         scale = float(by_level[0][0])
-        return cls(ask["layout"], weight, moment, moment**2 / weight, present, scale)
+        return cls(ask["layout"], weight, moment, moment**2 / weight, scale, present)
 
-    def take(self, chosen: IntArray | slice) -> Targets:
-        """Those of some rows."""
-        arrays = {name: getattr(self, name)[chosen] for name in _BY_ROW}
-        return replace(self, **arrays)
-
-    def views(self, Z: FloatArray) -> list[FloatArray]:
-        """Matrices A_k with A_kᵀ A_k the Gram matrices of the layout, in order."""
+    def matrices(self, members: Members, bound: tuple[float, float]) -> Gram:
+        """The Gram matrices of the layout."""
         if self.layout == "shared":
-            return [Z * np.sqrt(self.scale)]
+            return gram(members, weights=np.array([[self.scale]]), bound=bound)
+        if self.layout == "outputs":
+            return gram(members, weights=self.weight, bound=bound)
+        assert self.present is not None
         if self.layout == "classes":
-            return [Z[rows] for rows in self.present.T]
-        if self.layout == "labels":
-            return [Z, *(Z[rows] for rows in self.present.T)]
-        return [Z * np.sqrt(weight)[:, None] for weight in self.weight.T]
+            classes = self.present.shape[1]
+            return gram(members, cell=self.present.argmax(axis=1), cells=classes, bound=bound)
+        everyone = np.ones((len(self.present), 1), dtype=bool)
+        marks = np.concatenate([everyone, self.present], axis=1)
+        return gram(members, weights=marks, bound=bound)
 
 
-_BY_ROW = ("weight", "moment", "square", "present")
+class Factors(Gram):
+    """Gram matrices that travel as R with RᵀR = G where no policy judges them.
+
+    A factor is no sum over rows: a number of it may be what the columns before it do not tell of a
+    single row. So behind a gate the matrix leaves in its place.
+    """
+
+    in_one_pass = False
+
+    @classmethod
+    def of_matrices(cls, matrices: Gram) -> Factors:
+        of, bound = matrices, matrices.bound
+        return cls(of.X, None, of.weights, of.cells, None, bound, None, of.part)
+
+    def unjudged(self, behind: Behind) -> FloatArray:
+        """R of every member and matrix, no more rows than columns."""
+        members: Members = self.X
+        each = [self._factors(X, rows) for X, rows in members.tables()]
+        if members.rows is not None:
+            return np.stack(each)
+        total = each[0]
+        for more in each[1:]:
+            total = triangle(np.concatenate([total, more], axis=1))
+        return total[None]
+
+    def _factors(self, X: FloatArray, rows: Any) -> FloatArray:
+        rank = min(X.shape)
+        return np.stack([_padded(triangle(half), rank) for half in self.halves(X, rows)])
 
 
-def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """Statistics of one estimator over all features, a chunk of rows at a time."""
-    rows, columns = X.shape[0], ask["columns"]
-    factor = wants_factor(ask["representation"], rows, columns)
-    step = max(columns, _CHUNK // columns)
-    total: dict[str, FloatArray] | None = None
-    for start in range(0, rows, step):
-        chunk = slice(start, min(start + step, rows))
-        Z = with_ones(hidden(X[chunk], ask["hidden"]))
-        part = _moments_and_shape(Z, targets if rows <= step else targets.take(chunk), factor)
-        total = part if total is None else _plus(total, part)
-    assert total is not None
-    return total
-
-
-def _plus(a: dict[str, FloatArray], b: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    sums = {key: a[key] + b[key] for key in a if key != "factors"}
-    if "factors" in a:
-        sums["factors"] = triangle(np.concatenate([a["factors"], b["factors"]], axis=1))
-    return sums
-
-
-def _moments_and_shape(Z: FloatArray, targets: Targets, factor: bool) -> dict[str, FloatArray]:
-    views = targets.views(Z)
-    sums = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
-    if factor:
-        rank = min(Z.shape)
-        sums["factors"] = np.stack([_padded(triangle(A), rank) for A in views])
-    else:
-        sums["grams"] = np.stack([pack(A.T @ A) for A in views])
-    return sums
-
-
-def moments_and_grams(Z: FloatArray, targets: Targets) -> dict[str, FloatArray]:
-    """Moments, squares and Gram matrices of one estimator."""
-    return _moments_and_shape(Z, targets, factor=False)
-
-
-def wants_factor(representation: str, rows: int, columns: int) -> bool:
+def wants_factor(ask: Mapping[str, Any], members: Members) -> bool:
     """Whether a factor is sent: when asked for, or when it is smaller than half a Gram matrix."""
-    return representation == "svd" or (representation == "auto" and 2 * rows < columns + 1)
+    rows = members.shape[0] if members.rows is None else members.rows.shape[1]
+    wanted = ask["representation"]
+    return bool(wanted == "svd" or (wanted == "auto" and 2 * rows < members.shape[1] + 1))
 
 
 def triangle(A: FloatArray) -> FloatArray:
@@ -202,26 +218,6 @@ def triangle(A: FloatArray) -> FloatArray:
 
 def _padded(R: FloatArray, rows: int) -> FloatArray:
     return np.concatenate([R, np.zeros((rows - len(R), R.shape[1]))]) if len(R) < rows else R
-
-
-@lru_cache(maxsize=4)
-def _upper(columns: int) -> tuple[IntArray, IntArray]:
-    return np.triu_indices(columns)
-
-
-def pack(G: FloatArray) -> FloatArray:
-    """The upper triangle of symmetric matrices as vectors."""
-    i, j = _upper(G.shape[-1])
-    return G[..., i, j]
-
-
-def unpack(packed: FloatArray, columns: int) -> FloatArray:
-    """The symmetric matrices of :func:`pack`."""
-    i, j = _upper(columns)
-    G = np.empty((*packed.shape[:-1], columns, columns))
-    G[..., i, j] = packed
-    G[..., j, i] = packed
-    return G
 
 
 def draw_rows(
@@ -239,53 +235,3 @@ def rows_of_members(client: Client, rows: int, ask: Mapping[str, Any]) -> IntArr
     rng = generator(d.seed, d.purpose, d.round, client.id)
     count = max(1, round(ask["row_share"] * rows))
     return draw_rows(rng, len(ask["patches"]), rows, count, ask["row_replacement"])
-
-
-def _over_patches(
-    client: Client, Z: FloatArray, targets: Targets, ask: Mapping[str, Any]
-) -> dict[str, FloatArray]:
-    """Statistics of T estimators, each on rows this client draws and features all clients share."""
-    features = with_bias(ask["patches"])
-    drawn = rows_of_members(client, len(Z), ask)
-    count, columns = drawn.shape[1], features.shape[1]
-    factor = wants_factor(ask["representation"], count, columns)
-
-    def members(start: int) -> dict[str, FloatArray]:
-        r, c = drawn[start : start + step], features[start : start + step]
-        if targets.layout != "shared" or factor:
-            each = [
-                _moments_and_shape(Z[np.ix_(rows, chosen)], targets.take(rows), factor)
-                for rows, chosen in zip(r, c, strict=True)
-            ]
-            return {key: np.stack([sums[key] for sums in each]) for key in each[0]}
-        A = Z[r[:, :, None], c[:, None, :]]
-        transposed = A.transpose(0, 2, 1)
-        return {
-            "grams": pack(transposed @ A)[:, None] * targets.scale,
-            "moments": transposed @ targets.moment[r],
-            "squares": targets.square[r].sum(axis=1),
-        }
-
-    parallel = threads_pay(len(features) * count * columns**2)
-    step = max(1, _CHUNK // (count * columns))
-    if parallel:
-        step = min(step, -(-len(features) // _PARTS))
-    starts = range(0, len(features), step)
-    if parallel:
-        with threadpool_limits(1), ThreadPoolExecutor() as pool:
-            parts = list(pool.map(members, starts))
-    else:
-        parts = [members(start) for start in starts]
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-
-
-def threads_pay(work: int) -> bool:
-    """Whether so many multiplications are worth the threads.
-
-    Measured on two cores: threads cost 4 ms to set up and gain from 3e8 multiplications on (2.6×
-    at 8e8). The answer depends on the work alone, never on the clock, and every member is computed
-    by one thread, so that results are the same bits each time. Worker processes have company and
-    stay on one core.
-    """
-    alone = multiprocessing.parent_process() is None
-    return work >= _PAYS and alone and (os.cpu_count() or 1) > 1

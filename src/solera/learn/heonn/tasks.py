@@ -2,121 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Client, FloatArray
-from solera.core.disclosure.cipher import Cipher
-from solera.core.disclosure.evidence import Sums, everyone
-from solera.core.disclosure.gram import Gram, Member
-from solera.core.disclosure.gram import Layout as Matrices
-from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.release import Cells, Extremes, Facts
 from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
-from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import KeyPlan, Plan, Rotations
-from solera.learn.heonn.private import noised_statistics
 from solera.learn.heonn.statistics import (
+    Factors,
     Targets,
     check,
-    rows_of_members,
-    summarise,
-    with_bias,
-    with_ones,
+    contributions_of,
+    has_few,
+    wants_factor,
 )
 from solera.learn.rows import dense
 from solera.privacy import he
-from solera.privacy.dp.sums import spent_by_sums
 from solera.privacy.he import keys
+from solera.trust.cells import Behind
+from solera.trust.contributions import Contribution, count_by, fact
+from solera.trust.release import Cipher, Extremes
 
-_MATRICES: dict[str, Matrices] = {"shared": "one"}
 _BETWEEN = 1000
 """Targets within bounds at which the largest moment is looked for."""
 
 
-def _members(client: Client, ask: Any) -> Iterator[Member]:
-    """What the rows give to every member."""
-    rows = client.data.part("train")
-    targets = Targets.of(rows.y, ask)
-    Z = with_ones(hidden(rows.X, ask["hidden"]))
-    if ask["patches"] is None:
-        yield _member(Z, np.ones(len(Z)), targets, ask)
-        return
-    drawn = rows_of_members(client, len(Z), ask)
-    for columns, taken in zip(with_bias(ask["patches"]), drawn, strict=True):
-        times = np.bincount(taken, minlength=len(Z)).astype(float)
-        yield _member(Z[:, columns], times, targets, ask)
-
-
-def _member(Z: FloatArray, times: FloatArray, targets: Targets, ask: Any) -> Member:
-    every = np.ones((len(Z), 1))
-    weights = {
-        "shared": every * targets.scale,
-        "classes": targets.present,
-        "labels": np.concatenate([every, targets.present], axis=1),
-        "outputs": targets.weight,
-    }[targets.layout]
-    base = None
-    if ask["target"] != "numbers":
-        weight, moment = levels(activation(ask["activation"], ask["derivative"]))
-        base = float(moment[0]), float(moment[0] ** 2 / weight[0])
-    return Member(
-        Z,
-        times,
-        weights * times[:, None],
-        targets.moment * times[:, None],
-        targets.square * times[:, None],
-        _MATRICES.get(targets.layout, targets.layout),  # type: ignore[arg-type]
-        base,
-        exclusive=ask["target"] == "classes",
-    )
-
-
-def _plain(client: Client, ask: Any) -> dict[str, Any]:
-    return summarise(client, client.data.part("train"), ask)
-
-
-def _sealed(ask: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
-    sealed = {key: value for key, value in plain.items() if key != "squares"}
-    return {**sealed, "moments": seal_moments(plain["moments"], ask["encrypt"])}
-
-
-def _rows(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data))}
+def _moments(client: Client, ask: Any) -> dict[str, Contribution]:
+    if ask["encrypt"] is None:
+        return {}
+    _, moments, _ = contributions_of(client, client.data.part("train"), ask)
+    return {"moments": moments}
 
 
 @task(
     "heonn.statistics",
     ask=Plan,
-    release=[
-        Noised(
-            Cipher(
-                Gram("shape", "moments", "squares", "few", members=_members),
-                sealed=lambda ask: ask["encrypt"] is not None,
-                plain=_plain,
-                seal=_sealed,
-            ),
-            spends=spent_by_sums,
-        ),
-        Noised(Cells("rows", behind=_rows), spends=lambda client, ask: ()),
-    ],
+    version=2,
+    leaves="gram",
+    release=[Cipher("moments", inside=_moments, of="gram")],
 )
 def statistics(client: Client, ask: Any) -> dict[str, Any]:
     """Gram matrices (or a factor of them, where that is smaller), moments and the number of rows.
 
     The coordinator sees G. With fewer rows than columns G tells the rows up to a rotation, and with
-    a single row the row itself: ``min_rows`` in the ask, or the client's policy
-    (:class:`~solera.core.disclosure.gram.Gram`), refuses then.
+    a single row the row itself: ``min_rows`` in the ask, or the client's policy, refuses then.
     """
-    check(client, client.data.part("train"), ask)
+    rows = client.data.part("train")
+    check(client, rows, ask)
     if "privacy" in ask:
-        return noised_statistics(client, client.data.part("train"), ask)
-    plain = _plain(client, ask)
-    return plain if ask["encrypt"] is None else _sealed(ask, plain)
+        return _with_noise(client, ask)
+    matrices, moments, squares = contributions_of(client, rows, ask)
+    shape = {"grams": matrices}
+    if wants_factor(ask, matrices.X):
+        shape = {"factors": Factors.of_matrices(matrices)}
+    told = {"shape": shape, "rows": count_by(None), "few": fact(int(has_few(len(rows), ask)))}
+    if ask["encrypt"] is None:
+        return {**told, "moments": moments, "squares": squares}
+    return {**told, "moments": seal_moments(moments.numbers(Behind(len(rows))), ask["encrypt"])}
+
+
+def _with_noise(client: Client, ask: Any) -> dict[str, Any]:
+    """Matrices and moments, the only ones to have noise; what only a list of λ needs is 0."""
+    privacy = ask["privacy"]
+    gaussian = privacy["mechanism"] == "gaussian" and "clip" in privacy
+    alone = ask["patches"] is None and ask["encrypt"] is None
+    if not (gaussian and alone and ask["target"] != "numbers"):
+        raise Refusal("FedHEONN adds Gaussian noise for classes or labels, to one layer in clear")
+    matrices, moments, _ = contributions_of(client, client.data.part("train"), ask)
+    none = {"squares": fact(np.zeros((1, 1, ask["outputs"]))), "rows": fact(0), "few": fact(0)}
+    return {"shape": {"grams": matrices}, "moments": moments, **none}
 
 
 def seal_moments(moments: FloatArray, agreed: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +113,7 @@ def _most(ask: Any, bounds: Mapping[str, Any]) -> float:
     """The largest |f′² d̄| of any target that is possible."""
     f = activation(ask["activation"], ask["derivative"])
     if ask["target"] != "numbers":
-        return float(np.abs(levels(f)[1]).max())
+        return float(np.abs(levels(ask["activation"], ask["derivative"])[1]).max())
     if "" not in bounds:
         raise _no_bound("")
     least, most = bounds[""]
@@ -180,7 +138,8 @@ def _exponents(largest: FloatArray, rows: int, moment: float) -> Any:
 @task(
     "heonn.agree_key",
     ask=KeyPlan,
-    release=[Facts("fingerprint", "parameters"), Extremes("exponent", bound=_bound)],
+    leaves="facts",
+    release=[Extremes("exponent", bound=_bound)],
 )
 def agree_key(client: Client, ask: Any) -> dict[str, Any]:
     """Which key pair this client holds, and powers of two above the moments of every column.
@@ -197,15 +156,16 @@ def agree_key(client: Client, ask: Any) -> dict[str, Any]:
         largest = np.ones(ask["hidden"]["width"])
     moment = np.abs(Targets.of(rows.y, ask).moment).max()
     return {
-        "fingerprint": [pair.fingerprint.hex()],
-        "parameters": [repr(pair.parameters.to_list())],
+        "fingerprint": fact([pair.fingerprint.hex()]),
+        "parameters": fact([repr(pair.parameters.to_list())]),
         "exponent": _exponents(largest, len(rows), moment),
     }
 
 
-@task("heonn.rotation_keys", ask=Rotations, release=[Facts("rotations")])
+@task("heonn.rotation_keys", ask=Rotations, leaves="facts")
 def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
     """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
     from solera.privacy.he.products import rotations_for
 
-    return {"rotations": rotations_for(keys.find(ask["key"]), ask["shape"]).to_bytes()}
+    rotations = rotations_for(keys.find(ask["key"]), ask["shape"])
+    return {"rotations": fact(rotations.to_bytes())}

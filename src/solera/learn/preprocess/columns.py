@@ -10,17 +10,21 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.disclosure.evidence import Sums
+from solera.core.clients import Client, FloatArray
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.core.release import Cells
 from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
-from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.moments import (
+    MEAN_ASKS,
+    MOMENT_ASKS,
+    pooled_means,
+    pooled_moments,
+    refuse_untold,
+)
 from solera.learn.preprocess.quantiles import (
     NOISED_ASKS,
     noised_quantile_asks,
@@ -30,6 +34,7 @@ from solera.learn.preprocess.quantiles import (
 )
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, sum_noise
+from solera.trust.contributions import count_by
 from solera.trust.declared import LONGEST, Shape
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
@@ -46,7 +51,7 @@ class FedScaler(Transformer):
     scale_: Annotated[FloatArray, Shape("columns", least=1e-300)]
 
     def train(self, federation: Federation) -> None:
-        moments = federation.ask(column_moments).fold(Moments())
+        moments = pooled_moments(federation, self.schema_)
         numeric = np.array([not f.is_coded for f in self.schema_.features])
         spread = np.sqrt(moments["variance"])
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
@@ -54,7 +59,7 @@ class FedScaler(Transformer):
         self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
 
     def training_asks(self) -> Plan:
-        return (planned(column_moments, 1),)
+        return MOMENT_ASKS
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -86,19 +91,28 @@ class FedImputer(Transformer):
 
     def train(self, federation: Federation) -> None:
         if self.strategy == "mean":
-            fill = federation.ask(column_moments).fold(Moments())["mean"]
+            fill = pooled_means(federation, self.schema_)
         else:
-            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
+            fill = quantiles(federation, 0.5, self.schema_.width, schema=self.schema_)[:, 0]
         if any(sizes := self._sizes):
-            counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
-            commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
-            fill = np.where(np.isnan(commonest), fill, commonest)
+            fill = np.where(np.array(sizes) > 0, self._commonest(federation, sizes), fill)
         self.fill_ = np.nan_to_num(fill)
 
     def training_asks(self) -> Plan:
-        fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
+        fill = MEAN_ASKS if self.strategy == "mean" else quantile_asks()
         sizes = self._sizes
         return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
+
+    def _commonest(self, federation: Federation, sizes: list[int]) -> FloatArray:
+        """The code of the category that most rows have, of every column that has categories."""
+        replies = federation.ask(count_categories, {"sizes": sizes})
+        commonest = np.zeros(len(sizes))
+        untold = np.zeros(len(sizes), dtype=bool)
+        for column, rows in replies.fold(Sum()).items():
+            commonest[int(column)] = np.argmax(rows)
+            untold[int(column)] = column in replies.absent and not rows.any()
+        refuse_untold(self.schema_, untold, coded=True)
+        return commonest
 
     @property
     def _sizes(self) -> list[int]:
@@ -120,37 +134,15 @@ class CountCategories(TypedDict):
     sizes: list[Annotated[int, Meta(ge=0, le=LONGEST)]]
 
 
-def _columns(ask: Any) -> IntArray:
-    """The column of every category."""
-    return np.repeat(np.arange(len(ask["sizes"])), ask["sizes"])
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    columns = _columns(ask)
-    first = np.cumsum(ask["sizes"]) - ask["sizes"]
-    return {"": Sums(client.data.X[:, columns] == np.arange(len(columns)) - first[columns])}
-
-
-def _joined(ask: Any, entry: str, counts: Any) -> Array:
-    return np.concatenate([*counts, np.empty(0, np.int64)])
-
-
-def _by_column(ask: Any, entry: str, counts: Array, value: Any) -> list[Array]:
-    ends = np.cumsum(ask["sizes"])
-    return np.split(counts.reshape(-1).astype(np.int64), ends[:-1])
-
-
-@task(
-    "preprocess.count_categories",
-    ask=CountCategories,
-    release=[Cells("", behind=_behind, margins=_columns, read=_joined, write=_by_column)],
-)
-def count_categories(client: Client, ask: Any) -> list[Any]:
-    """Rows of each category of each categorical column."""
-    counts = []
-    for column, size in zip(client.data.X.T, ask["sizes"], strict=True):
-        codes = column[np.isfinite(column)].astype(np.int64) if size else np.empty(0, np.int64)
-        counts.append(np.bincount(codes, minlength=size))
+@task("preprocess.count_categories", many=True, version=2, ask=CountCategories)
+def count_categories(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows of each category of each categorical column, by the number of the column."""
+    counts = {}
+    for j, size in enumerate(ask["sizes"]):
+        if size:
+            column = client.data.X[:, j]
+            codes = np.where(np.isfinite(column), column, -1).astype(np.int64)
+            counts[str(j)] = count_by(codes, size)
     return counts
 
 
@@ -274,14 +266,15 @@ class FedBins(Transformer):
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         if self.dp is None:
-            found = quantiles(federation, levels, self.schema_.width)
+            width = self.schema_.width
+            edges = quantiles(federation, levels, width, schema=self.schema_)
         else:
             noise = NoisedSums(*sum_noise(self, self.dp, NOISED_ASKS, len(federation)))
-            found = noised_quantiles(federation, levels, self.schema_.width, noise)
+            edges = noised_quantiles(federation, levels, self.schema_.width, noise)
             self.accounts_ = noise.accounts
         self.edges_ = [
-            np.empty(0) if feature.is_coded else np.unique(edges[np.isfinite(edges)])
-            for feature, edges in zip(self.schema_.features, found, strict=True)
+            np.empty(0) if feature.is_coded else np.unique(of_column[np.isfinite(of_column)])
+            for feature, of_column in zip(self.schema_.features, edges, strict=True)
         ]
 
     def training_asks(self) -> Plan:

@@ -1,119 +1,117 @@
-"""Means and variances of columns, folded without losing digits."""
+"""Means and variances of columns over all clients, from two sums that lose no digits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientGroup
-from solera.core.disclosure.evidence import Sums
-from solera.core.release import Cells
-from solera.core.replies import Batch, Reply, Stacked
-from solera.core.task import group_task
+from solera.core.aggregation import Sum
+from solera.core.clients import BoolArray, Client, FloatArray
+from solera.core.errors import DataError
+from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
+from solera.core.schema import Schema
+from solera.core.task import task
 from solera.learn.rows import dense
+from solera.trust.contributions import count_by, sum_by
+from solera.trust.declared import Shape
 
 
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """Known values of every column; mean and m2 change by about these when a row is left out."""
-    X = dense(client.data.X)
+class Centre(TypedDict):
+    """What ``preprocess.moments`` takes the second time: about what values are squared."""
+
+    centre: Annotated[FloatArray, Shape("columns")]
+
+
+@task("preprocess.moments", many=True, version=2, ask=Centre | None)
+def column_moments(client: Client, ask: Any) -> dict[str, Any]:
+    """Number and sum of the known values x of every column; with a centre c, of x − c and its
+    square.
+
+    Sparse rows stay sparse: of them Σx and Σ(x² − 2cx) are sent, and how many rows these are.
+    """
+    X = client.data.X
+    if hasattr(X, "tocsr"):
+        return _of_sparse(X, ask)
+    X = np.asarray(dense(X), dtype=np.float64)
     known = np.isfinite(X)
-    apart = np.where(known, X - reply["mean"], 0.0)
+    where = None if known.all() else known
+    if ask is None:
+        return {"rows": count_by(known), "sum": sum_by(None, X, where=where)}
+    apart = X - ask["centre"]
     return {
-        "rows": Sums(known),
-        "mean": Sums(apart, what="means"),
-        "m2": Sums(apart**2, what="squares"),
+        "rows": count_by(known),
+        "sum": sum_by(None, apart, where=where),
+        "squares": sum_by(None, apart**2, where=where),
+        "uncentred": count_by(np.zeros((len(X), 1), dtype=bool)),
     }
 
 
-@group_task(
-    "preprocess.moments",
-    ask=None,
-    release=[Cells("rows", "mean", "m2", behind=_behind, whole=True)],
-)
-def column_moments(group: ClientGroup, ask: Any) -> Stacked:
-    """Number, mean and sum of squared deviations of the known values of every column."""
-    data = group.data
-    if hasattr(data.X, "tocsr"):
-        replies = [_of_sparse(data[i].X) for i in range(len(group))]
-        return Stacked({key: np.stack([reply[key] for reply in replies]) for key in replies[0]})
-    width = int(np.prod(data.X.shape[1:]))
-    of_all = {key: np.empty((len(group), width)) for key in ("rows", "mean", "m2")}
-    for at, X in data.by_size():
-        for key, values in _of(X.reshape(*X.shape[:2], width)).items():
-            of_all[key][at] = values
-    return Stacked(of_all)
+def _of_sparse(X: Any, ask: Any) -> dict[str, Any]:
+    rows = count_by(np.broadcast_to(np.True_, X.shape))
+    if ask is None:
+        return {"rows": rows, "sum": sum_by(None, X)}
+    return {
+        "rows": rows,
+        "sum": sum_by(None, X),
+        "squares": sum_by(None, (X.multiply(X) - X.multiply(2 * ask["centre"])).tocsr()),
+        "uncentred": count_by(np.ones((X.shape[0], 1), dtype=bool)),
+    }
 
 
-def _of_sparse(X: Any) -> dict[str, Any]:
-    mean = np.asarray(X.mean(axis=0)).ravel()
-    squares = np.asarray(X.multiply(X).sum(axis=0)).ravel()
-    rows = np.full(X.shape[1], X.shape[0], dtype=np.float64)
-    return {"rows": rows, "mean": mean, "m2": squares - rows * mean**2}
+MEAN_ASKS: Plan = (planned(column_moments, 1),)
+"""What :func:`pooled_means` asks."""
+MOMENT_ASKS: Plan = (planned(column_moments, 2),)
+"""What :func:`pooled_moments` asks."""
 
 
-def _of(X: Any) -> dict[str, Any]:
-    """Of clients × rows × columns."""
-    X = X.astype(np.float64, copy=False)
-    known = np.isfinite(X)
-    rows = known.sum(axis=1).astype(np.float64)
-    values = np.where(known, X, 0.0)
-    mean = values.sum(axis=1) / np.maximum(rows, 1)
-    m2 = (np.where(known, X - mean[:, None], 0.0) ** 2).sum(axis=1)
-    return {"rows": rows, "mean": mean, "m2": m2}
+def pooled_means(federation: Federation, schema: Schema | None = None) -> FloatArray:
+    """The mean of the known values of every column that clients tell; 0 where nobody has one.
 
-
-class Moments(Aggregation):
-    """Number, mean and M2 = Σ(x − x̄)² of the union of two sets of values.
-
-    With δ = x̄_b − x̄_a and n = n_a + n_b: x̄ = x̄_a + δ n_b/n, M2 = M2_a + M2_b + δ² n_a n_b / n
-    (Chan, Golub & LeVeque 1983), which cancels nothing, unlike Σx² − (Σx)²/n.
+    With a schema, a column of numbers that nobody tells anything of is an error that names it.
     """
+    total = _ask_sums(federation, None, schema)
+    return np.asarray(total["sum"] / np.maximum(total["rows"], 1))
 
-    def lift(self, reply: Reply) -> Any:
-        return {key: np.asarray(reply.payload[key], dtype=float) for key in ("rows", "mean", "m2")}
 
-    def combine(self, a: Any, b: Any) -> Any:
-        n = a["rows"] + b["rows"]
-        share = np.divide(b["rows"], n, out=np.zeros_like(n), where=n > 0)
-        delta = b["mean"] - a["mean"]
-        return {
-            "rows": n,
-            "mean": a["mean"] + delta * share,
-            "m2": a["m2"] + b["m2"] + delta**2 * a["rows"] * share,
-        }
+def pooled_moments(federation: Federation, schema: Schema | None = None) -> dict[str, FloatArray]:
+    """Number, mean and variance of the known values of every column that clients tell.
 
-    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
-        """Client after client of all blocks side by side."""
-        replies = batch.payloads
-        sizes = np.diff(bounds)
-        if not isinstance(replies, Stacked) or not sizes.all():
-            return super().fold_blocks(batch, bounds)
-        entries = {key: np.asarray(replies.fields[key], float) for key in ("rows", "mean", "m2")}
-        first = np.asarray(bounds[:-1])
-        total = {key: values[first] for key, values in entries.items()}
-        for place in range(1, int(sizes.max())):
-            there = np.flatnonzero(sizes > place)
-            here = {key: values[there] for key, values in total.items()}
-            more = {key: values[first[there] + place] for key, values in entries.items()}
-            for key, values in self.combine(here, more).items():
-                total[key][there] = values
-        return [{key: values[i] for key, values in total.items()} for i in range(len(first))]
+    With c the mean that the first ask gives, x̄ = c + Σ(x − c) / n and the variance is
+    Σ(x − c)² / n − (x̄ − c)², of which the second term is next to nothing: unlike Σx² / n − x̄² it
+    keeps its digits where columns are far from 0. All of it is of the rows of the second ask.
+    """
+    centre = pooled_means(federation, schema)
+    total = _ask_sums(federation, {"centre": centre}, schema)
+    n, uncentred = np.maximum(total["rows"], 1), total["uncentred"]
+    apart = (total["sum"] - uncentred * centre) / n
+    squares = (total["squares"] + uncentred * centre**2) / n
+    return {
+        "rows": total["rows"],
+        "mean": centre + apart,
+        "variance": np.maximum(squares - apart**2, 0.0),
+    }
 
-    additive = True
 
-    def terms(self, partial: Any) -> Any:
-        """n, Σx and Σx²: these add up, and lose the digits that the mean has of the deviation."""
-        n, mean = partial["rows"], partial["mean"]
-        return {"rows": n, "sum": n * mean, "squares": partial["m2"] + n * mean**2}
+def _ask_sums(federation: Federation, ask: Any, schema: Schema | None) -> Any:
+    replies = federation.ask(column_moments, ask)
+    total = replies.fold(Sum())
+    if schema is not None and "rows" in replies.absent:
+        refuse_untold(schema, (replies.absent["rows"] > 0) & (total["rows"] == 0))
+    return total
 
-    def from_terms(self, total: Any) -> Any:
-        n = total["rows"]
-        mean = total["sum"] / np.maximum(n, 1)
-        return {"rows": n, "mean": mean, "m2": np.maximum(total["squares"] - n * mean**2, 0.0)}
 
-    def finish(self, partial: Any) -> dict[str, Any]:
-        n = np.maximum(partial["rows"], 1)
-        return {"rows": partial["rows"], "mean": partial["mean"], "variance": partial["m2"] / n}
+def refuse_untold(schema: Schema, untold: BoolArray, *, coded: bool = False) -> None:
+    """Stop where nothing is told of columns: what is learned of them would be made up.
+
+    Those of numbers count, or those of categories.
+    """
+    columns = zip(schema.features, untold, strict=True)
+    names = [f.name for f, nothing in columns if nothing and f.is_coded == coded]
+    if names:
+        raise DataError(
+            f"nothing is told of {', '.join(names)}: every client withholds it, with fewer "
+            "values than its policy's min_count",
+            hint="leave such columns out (so.FedSelect)",
+        )

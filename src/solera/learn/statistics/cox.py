@@ -19,18 +19,17 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.constraints import Count
-from solera.core.disclosure.evidence import Sums, everyone
-from solera.core.disclosure.exact import Exact
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.core.release import Cells
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.summary import Summary
 from solera.learn.statistics.survival import check_survival, times_and_events
+from solera.learn.whole_fields import WholeFields
+from solera.trust.contributions import count_by, update
 from solera.trust.declared import Shape
 
 CONVERGED = 1e-9
@@ -82,43 +81,23 @@ def _rows(client: Client) -> tuple[FloatArray, FloatArray, BoolArray]:
     return X - X.mean(axis=0), *times_and_events(rows.y)
 
 
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """What every row gave: by how much the sums change without it."""
-    X, time, event = _rows(client)
-    whole = partial_likelihood(X, time, event, ask["coef"])
-    given = np.zeros((len(X), len(whole)))
-    others = np.ones(len(X), dtype=bool)
-    for i in range(len(X)):
-        others[i] = False
-        given[i] = whole - partial_likelihood(X[others], time[others], event[others], ask["coef"])
-        others[i] = True
-    return {"sums": Sums(given, what="partial likelihood")}
-
-
-def _behind_counts(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    _, _, event = _rows(client)
-    return {"rows": everyone(len(event)), "events": Sums(event[:, None])}
-
-
-@task(
-    "cox.step",
-    ask=Step,
-    release=[
-        Exact(Cells("sums", behind=_behind)),
-        Exact(Cells("rows", "events", behind=_behind_counts)),
-    ],
-)
+@task("cox.step", ask=Step, version=2, leaves="update")
 @np.errstate(divide="ignore", invalid="ignore")
 def _step(client: Client, ask: Any) -> dict[str, Any]:
-    """Partial log-likelihood, gradient and information over this client's risk sets."""
+    """Partial log-likelihood, gradient and information over this client's risk sets.
+
+    No row gives an addend of its own: what it gives depends on who is at risk with it.
+    """
     X, time, event = _rows(client)
     sums = partial_likelihood(X, time, event, ask["coef"])
     if not np.isfinite(sums).all():
         raise DataError("the partial likelihood is not finite", hint="so.FedScaler() before it")
-    return {"sums": sums, "rows": len(X), "events": int(event.sum())}
+    return {"sums": update(sums), "rows": count_by(None), "events": count_by(event)}
 
 
 # --- the coordinator's side ---
+
+_WHOLE = WholeFields({"sums": Sum(), "rows": Sum(), "events": Sum()})
 
 
 class FedCox(Learner):
@@ -156,7 +135,7 @@ class FedCox(Learner):
         self.params_ = np.zeros(len(names))
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {"coef": self.params_}
-            total = r.ask(_step, payload, quorum=len(r.clients)).fold(Sum())
+            total = r.ask(_step, payload, quorum=len(r.clients)).fold(_WHOLE)
             likelihood, score, information = np.split(total["sums"], [1, 1 + len(names)])
             step = newton_step(information, score, names)
             size = float(np.sqrt(max(float(score @ step), 0.0)))

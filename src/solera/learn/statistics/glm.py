@@ -11,7 +11,7 @@ are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 20
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -32,9 +32,10 @@ from solera.learn.statistics.glm_rows import (
     named_column,
     step_sums,
 )
-from solera.learn.statistics.linear_terms import covariance, newton_step, unpacked
+from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
+from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import (
     after_ask,
@@ -42,6 +43,7 @@ from solera.privacy.dp.sums import (
     planned_noise,
     sum_noise,
 )
+from solera.trust.contributions import symmetric
 from solera.trust.declared import Shape
 
 CONVERGED = 1e-11
@@ -129,8 +131,8 @@ class FedGLM(Predictor):
             return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._standing(), "start": r.index == 0}
-            total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(Sum())
-            gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
+            total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(self._whole("step"))
+            gram, moment = total["gram"], total["moment"][:, 0]
             step = newton_step(gram, moment, names)
             self.params_ = self.params_ + step
             self.covariance_, self.rows_ = covariance(gram), int(total["rows"])
@@ -152,7 +154,7 @@ class FedGLM(Predictor):
             ask = {**self._noised(noise), **self._standing(), "start": r.index == 0}
             replies = r.ask(step_sums, ask)
             total = replies.fold(Sum())
-            gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
+            gram, moment = total["gram"], total["moment"][:, 0]
             self.params_ = self.params_ + damped_step(gram, moment, ask)
             self.rows_ = int(total["rows"])
             self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
@@ -163,7 +165,7 @@ class FedGLM(Predictor):
 
         Where the scale is known, no less than a standard error is taken for the whole of it.
         """
-        information = unpacked(gram)
+        information = symmetric(gram)
         least = LEAST if FAMILIES[self.family].dispersed else 1.0
         whole = float(self.params_ @ information @ self.params_)
         moved = float(step @ information @ step)
@@ -176,7 +178,8 @@ class FedGLM(Predictor):
         self.scale_, scale = 1.0, 1.0
         for _ in range(self._likelihood_asks()):
             payload = {**self._standing(), "scale": scale}
-            total = federation.ask(likelihood_sums, payload, quorum=len(federation)).fold(Sum())
+            replies = federation.ask(likelihood_sums, payload, quorum=len(federation))
+            total = replies.fold(self._whole("likelihood"))
             if FAMILIES[self.family].dispersed:
                 self.scale_ = float(total["pearson"]) / self.df_residual
                 by = self.rows_ if self.family == "gaussian" else self.df_residual
@@ -184,6 +187,16 @@ class FedGLM(Predictor):
         self.covariance_ = self.scale_ * self.covariance_
         self.deviance_ = float(total["deviance"])
         self.log_likelihood_ = float(total["likelihood"])
+
+    def _whole(self, what: Literal["step", "likelihood"]) -> WholeFields:
+        """The sums of all clients; who withholds any of them is turned away, so the fit ends."""
+        entries = {
+            "step": ("gram", "moment", "rows"),
+            "likelihood": ("deviance", "pearson", "likelihood"),
+        }[what]
+        schema = self.schema_
+        outcome = str(schema.classes[1]) if schema.target == "classes" else "events"
+        return WholeFields({entry: Sum() for entry in entries}, self._terms(), [outcome])
 
     def _likelihood_asks(self) -> int:
         return 2 if FAMILIES[self.family].dispersed else 1

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Positive
-from solera.core.disclosure.evidence import Sums, everyone
-from solera.core.disclosure.exact import Exact
-from solera.core.disclosure.gram import Gram, Member
-from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError
-from solera.core.release import Cells
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.data.frames import check_columns
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.families import FAMILIES, Family, Name
-from solera.learn.statistics.private_steps import bounded, check_noised, noised_step
-from solera.privacy.dp.sums import (
-    SumNoise,
-    clipped_rows,
-    spent_by_sums,
-)
+from solera.learn.statistics.private_steps import bounds, check_noised
+from solera.trust.contributions import bound_rows, count_by, gram, sum_by
 from solera.trust.declared import Classes, Shape
+from solera.trust.noise import SumNoise
 
 LEAST = 1e-300
+COUNTED = ("binomial", "poisson")
+"""Families whose responses are 0 or count something."""
 
 
 class Model(TypedDict):
@@ -71,7 +64,10 @@ class Design:
         refuse_empty(client.id, len(rows))
         X = dense(rows.X).astype(np.float64)
         used = design_columns(schema, ask["offset"], ask["weights"])
-        Z = np.column_stack([np.ones(len(X)), X[:, used]])
+        columns = X[:, used]
+        if "privacy" in ask:
+            columns = bound_rows(columns, ask["privacy"]["clip"])
+        Z = np.column_stack([np.ones(len(X)), columns])
         if Z.shape[1] != len(ask["coef"]):
             raise DataError(f"there are {Z.shape[1]} terms here and {len(ask['coef'])} asked")
         y = responses(rows.y, schema.target, ask.get("classes", schema.classes))
@@ -123,8 +119,8 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
         mu = design.means(family, ask["coef"])
         weight = design.weight * family.weight(mu)
         residual = family.residual(design.y, mu)
-    if "privacy" in ask:
-        return bounded(weight, weight * residual, ask)
+    if "privacy" in ask:  # the library bounds both
+        return weight, weight * residual
     if not (np.isfinite(weight).all() and np.isfinite(weight * residual).all()):
         raise DataError(
             "means of the model are not finite or at the edge of what they can be",
@@ -134,90 +130,34 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
     return weight, weight * residual
 
 
-def _members(client: Client, ask: Any) -> Iterator[Member]:
-    design = Design.of(client, ask)
-    w, moment = (column[:, None] for column in _working(design, ask))
-    yield Member(design.Z, np.ones(len(w)), w, moment, np.zeros_like(w), "outputs")
-
-
-def _behind_step(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """What rows gave, with which differences to earlier answers are judged.
-
-    Totals are compared whatever the other columns are.
-    """
-    design = Design.of(client, ask)
-    w, moment = (column[:, None] for column in _working(design, ask))
-    i, j = np.triu_indices(design.Z.shape[1])
-    return {
-        "shape.grams": Sums(w, design.Z[:, i] * design.Z[:, j], what="weighted products"),
-        "moments": Sums(moment, design.Z, what="working residuals"),
-        "totals": Sums(np.column_stack([w, moment]), what="weights"),
-        "rows": everyone(len(w)),
-    }
-
-
-@task(
-    "glm.step",
-    ask=Step,
-    release=[
-        Noised(
-            Exact(Gram("shape", "moments", "squares", "few", members=_members)),
-            spends=spent_by_sums,
-        ),
-        *(
-            Noised(release, spends=lambda client, ask: ())
-            for release in (
-                Exact(Cells("shape.grams", "moments", behind=_behind_step)),
-                Exact(Cells("totals", behind=_behind_step)),
-                Cells("rows", behind=_behind_step),
-            )
-        ),
-    ],
-)
+@task("glm.step", ask=Step, version=2, leaves="gram")
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def step_sums(client: Client, ask: Any) -> dict[str, Any]:
-    """ZᵀWZ (its upper triangle), ZᵀWr, their first entries as totals, and the number of rows."""
-    design = Design.of(client, ask)
+    """ZᵀWZ (its upper triangle), ZᵀWr, and the number of rows.
+
+    With two classes, or counts of events, ZᵀWr tells how many rows have the second class, or any
+    event, among those of each column.
+    """
     if "privacy" in ask:
         check_noised(ask)
-        ones, X = design.Z[:, :1], clipped_rows(design.Z[:, 1:], ask["privacy"])
-        design = replace(design, Z=np.concatenate([ones, X], axis=1))
-    w, moment = _working(design, ask)
-    gram = design.Z.T @ (design.Z * w[:, None])
-    if "privacy" in ask:
-        return noised_step(client, gram, design.Z.T @ moment, len(w), ask)
+    design = Design.of(client, ask)
+    weight, moment = _working(design, ask)
+    longest, most_weight, most_moment = bounds(ask)
+    marks = design.y[:, None] != 0 if ask["family"] in COUNTED else None
     return {
-        "shape": {"grams": gram[np.triu_indices(len(gram))][None, None]},
-        "moments": (design.Z.T @ moment)[None, :, None],
-        "squares": np.zeros((1, 1)),
-        "totals": np.array([w.sum(), moment.sum()]),
-        "few": int(len(w) < len(gram)),
-        "rows": len(w),
+        "gram": gram(design.Z, weights=weight, bound=(longest, most_weight)),
+        "moment": gram(design.Z, moment[:, None], marks=marks, bound=(longest, most_moment)),
+        "rows": count_by(None),
     }
 
 
-def _by_row(client: Client, ask: Any) -> dict[str, FloatArray]:
-    design, family = Design.of(client, ask), FAMILIES[ask["family"]]
-    mu = design.means(family, ask["coef"])
-    return {
-        "deviance": design.weight * family.deviance(design.y, mu),
-        "pearson": design.weight * (design.y - mu) ** 2 / family.variance(mu),
-        "likelihood": family.likelihood(design.y, mu, design.weight, ask["scale"]),
-    }
-
-
-def _behind_likelihood(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {
-        name: Sums(given[:, None], what=name, beyond=True)
-        for name, given in _by_row(client, ask).items()
-    }
-
-
-@task(
-    "glm.likelihood",
-    ask=Likelihood,
-    release=[Exact(Cells("deviance", "pearson", "likelihood", behind=_behind_likelihood))],
-)
+@task("glm.likelihood", ask=Likelihood)
 def likelihood_sums(client: Client, ask: Any) -> dict[str, Any]:
     """Deviance, Pearson's χ² and log-likelihood of this client's rows."""
-    return {name: float(given.sum()) for name, given in _by_row(client, ask).items()}
+    design, family = Design.of(client, ask), FAMILIES[ask["family"]]
+    y, mu, weight = design.y, design.means(family, ask["coef"]), design.weight
+    return {
+        "deviance": sum_by(None, weight * family.deviance(y, mu)),
+        "pearson": sum_by(None, weight * (y - mu) ** 2 / family.variance(mu)),
+        "likelihood": sum_by(None, family.likelihood(y, mu, weight, ask["scale"])),
+    }

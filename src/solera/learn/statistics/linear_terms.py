@@ -8,29 +8,21 @@ import numpy as np
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
+from solera.trust.contributions import symmetric
 
 _DEPENDENT = 1e-11
 """Of a term's own information: what is left when the others are known."""
 
 
-def unpacked(upper: FloatArray) -> FloatArray:
-    """A symmetric matrix from its upper triangle, row by row."""
-    terms = int((np.sqrt(8 * len(upper) + 1) - 1) / 2)
-    matrix = np.zeros((terms, terms))
-    i, j = np.triu_indices(terms)
-    matrix[i, j] = matrix[j, i] = upper
-    return matrix
-
-
 def newton_step(upper: FloatArray, score: FloatArray, names: Sequence[str]) -> FloatArray:
     """I⁻¹ u, where ``upper`` is the upper triangle of I."""
-    _check_rank(unpacked(upper), names)
+    _check_rank(symmetric(upper), names)
     return np.asarray(covariance(upper) @ score)
 
 
 def covariance(upper: FloatArray) -> FloatArray:
     """I⁻¹, with the terms at one scale while it is inverted."""
-    information = unpacked(upper)
+    information = symmetric(upper)
     scale = np.sqrt(np.diag(information))
     return np.asarray(np.linalg.inv(information / np.outer(scale, scale)) / np.outer(scale, scale))
 

@@ -14,55 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, FloatArray
+from solera.core.clients import FloatArray
 from solera.core.errors import Refusal
 from solera.learn.statistics.families import FAMILIES
-from solera.learn.statistics.linear_terms import unpacked
-from solera.privacy.dp.sums import SumNoise, add_noise
+from solera.trust.contributions import symmetric
 
 _SUMS = 3
 
 
-def bounds(ask: Any) -> tuple[float, float]:
-    """The largest w and |w r| of a row."""
+def bounds(ask: Any) -> tuple[float, float, float]:
+    """The longest row of the design, and the largest w and |w r| of a row.
+
+    Without noise nothing needs a bound.
+    """
+    if "privacy" not in ask:
+        return math.inf, math.inf, math.inf
+    longest = math.sqrt(1 + ask["privacy"]["clip"] ** 2)
     if ask["family"] != "binomial":
         clip = ask["clip_residuals"]
-        return (max(1.0, clip) if ask["family"] == "poisson" else 1.0), clip
+        return longest, (max(1.0, clip) if ask["family"] == "poisson" else 1.0), clip
     if not ask["start"]:
-        return 0.25, 1.0
+        return longest, 0.25, 1.0
     family = FAMILIES["binomial"]
-    return 1.0, float(np.abs(family.link(family.start(np.array([0.0, 1.0])))).max())
-
-
-def bounded(w: FloatArray, moment: FloatArray, ask: Any) -> tuple[FloatArray, FloatArray]:
-    """w and w r of rows within their bounds; a row of which they are no numbers counts as none."""
-    weight, most = bounds(ask)
-    known = ~(np.isnan(w) | np.isnan(moment))
-    return np.where(known, np.minimum(w, weight), 0.0), np.where(known, moment.clip(-most, most), 0)
-
-
-def most_of_a_row(ask: Any) -> dict[str, float]:
-    """How far one row moves the sums of a step."""
-    squared = 1 + ask["privacy"]["clip"] ** 2
-    weight, moment = bounds(ask)
-    return {"grams": weight * squared, "moments": moment * math.sqrt(squared), "rows": 1.0}
-
-
-def noised_step(
-    client: Client, gram: FloatArray, moment: FloatArray, rows: int, ask: Any
-) -> dict[str, Any]:
-    """The reply of a step with noise; totals are the first entries of its sums, as without."""
-    privacy: SumNoise = ask["privacy"]
-    sums = {"grams": gram[np.triu_indices(len(gram))], "moments": moment, "rows": rows}
-    noised = add_noise(client, sums, most_of_a_row(ask), privacy)
-    return {
-        "shape": {"grams": noised["grams"][None, None]},
-        "moments": noised["moments"][None, :, None],
-        "squares": np.zeros((1, 1)),
-        "totals": np.array([noised["grams"][0], noised["moments"][0]]),
-        "few": 0,
-        "rows": int(np.rint(noised["rows"])),
-    }
+    return longest, 1.0, float(np.abs(family.link(family.start(np.array([0.0, 1.0])))).max())
 
 
 def check_noised(ask: Any) -> None:
@@ -76,7 +50,8 @@ def check_noised(ask: Any) -> None:
 
 def damped_step(gram: FloatArray, moment: FloatArray, ask: Any) -> FloatArray:
     """The step of Newton's method with eigenvalues no smaller than those of the noise, 2 s √d."""
-    values, vectors = np.linalg.eigh(unpacked(gram))
-    entry = ask["privacy"]["noise"] * most_of_a_row(ask)["grams"] * math.sqrt(_SUMS)
+    values, vectors = np.linalg.eigh(symmetric(gram))
+    longest, most_weight, _ = bounds(ask)
+    entry = ask["privacy"]["noise"] * longest**2 * most_weight * math.sqrt(_SUMS)
     least = 2 * entry * math.sqrt(len(values))
     return np.asarray(vectors @ ((vectors.T @ moment) / np.maximum(values, least)))

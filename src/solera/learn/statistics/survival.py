@@ -12,7 +12,7 @@ which is the curve of all rows in one place with times rounded up to the grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
@@ -21,18 +21,18 @@ from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
-from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.disclosure.evidence import Sums
+from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
-from solera.core.release import Cells
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.data.agreement import agree
 from solera.data.frames import check_columns
 from solera.learn.rows import dense
+from solera.trust.cells import intervals
+from solera.trust.contributions import count_by
 from solera.trust.declared import Shape
 
 _MOST_TIMES = 1000
@@ -60,44 +60,20 @@ def times_and_events(y: Any) -> tuple[FloatArray, BoolArray]:
     return time, event == 1
 
 
-def _marks(client: Client, ask: Any) -> BoolArray:
-    """Which rows each count is of: events and ends up to each time, and all, group by group."""
+@task("survival.counts", ask=Counted, version=2)
+def _counts(client: Client, ask: Any) -> dict[str, Any]:
+    """How many rows ended after each time up to the next, censored or by an event, by group."""
     rows, schema = client.data.part("train"), client.data.schema
     time, event = times_and_events(rows.y)
-    code = np.zeros(len(time))
+    group = np.zeros(len(time), dtype=np.int64)
     if ask["by"] is not None:
         names = [feature.name for feature in schema.features]
         check_columns([ask["by"]], names)
         code = dense(rows.X)[:, names.index(ask["by"])]
-    ended = time[:, None] <= ask["grid"]
-    columns = [ended & event[:, None], ended, np.ones((len(time), 1), dtype=bool)]
-    each = np.concatenate(columns, axis=1)
-    return np.concatenate([each & (code == g)[:, None] for g in range(ask["groups"])], axis=1)
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"counts": Sums(_marks(client, ask))}
-
-
-def _totals_together(ask: Any) -> IntArray:
-    """Rows of all groups are known together; every other count stands for itself."""
-    cells = 2 * len(ask["grid"]) + 1
-    margins = np.arange(cells * ask["groups"])
-    margins[cells - 1 :: cells] = -1
-    return margins
-
-
-@task(
-    "survival.counts",
-    ask=Counted,
-    release=[Cells("counts", behind=_behind, margins=_totals_together)],
-)
-def _counts(client: Client, ask: Any) -> dict[str, Any]:
-    """How many events and ends of observation there were up to each time, and rows, by group.
-
-    Behind a gate a count that differs from another by fewer than ``min_count`` rows is that other.
-    """
-    return {"counts": _marks(client, ask).sum(axis=0)}
+        group = np.where(code < ask["groups"], code, -1).astype(np.int64)
+    ends = intervals(time, np.nextafter(ask["grid"], np.inf))  # a time is in the one it closes
+    cells = (ask["groups"], 2, len(ask["grid"]) + 1)
+    return {"counts": count_by((group, event.astype(np.int64), ends), cells)}
 
 
 # --- the coordinator's side ---
@@ -229,8 +205,9 @@ def kaplan_meier(
     check_survival(schema)
     names = _groups(schema, by)
     payload = {"grid": times, "by": by, "groups": len(names)}
-    total = federation.ask(_counts, payload, quorum=len(federation)).fold(Sum())
-    table = np.asarray(total["counts"], dtype=float).reshape(len(names), -1)
+    replies = federation.ask(_counts, payload, quorum=len(federation))
+    table = np.asarray(replies.fold(Sum())["counts"], dtype=float)
+    _check_whole(replies.absent, names, times)
     return SurvivalCurves([_curve(n, times, c, level) for n, c in zip(names, table, strict=True)])
 
 
@@ -254,11 +231,23 @@ def _groups(schema: Schema, by: str | None) -> list[str]:
     return list(features[by].categories)
 
 
+def _check_whole(gaps: Mapping[str, Any], names: Sequence[str], times: FloatArray) -> None:
+    """Raise :class:`DataError` where counts are withheld: the curve of the others is another."""
+    missing = np.argwhere(gaps.get("counts", 0))
+    if len(missing):
+        group, event, interval = missing[0].tolist()
+        what = "events" if event else "censored rows"
+        where = f"up to {times[interval]:g}" if interval < len(times) else f"after {times[-1]:g}"
+        raise DataError(
+            f"{len(missing):,} of {len(names) * 2 * (len(times) + 1):,} counts are withheld by "
+            f"clients where fewer persons than their min_count are behind them: the first are "
+            f"{what} of {names[group]!r} {where}",
+            hint="a grid of fewer times, or no by=",
+        )
+
+
 def _curve(name: str, times: FloatArray, counts: FloatArray, level: float) -> Curve:
-    """Counts up to each time as events and rows at risk; merged ones may be out of order."""
-    steps = len(times)
-    rows = counts[-1]
-    ended = np.minimum(np.maximum.accumulate(counts[steps : 2 * steps]), rows)
-    events = np.minimum(np.maximum.accumulate(counts[:steps]), ended)
-    at_risk = rows - np.append(0.0, ended[:-1])
-    return Curve(name, times, np.diff(events, prepend=0.0), at_risk, level)
+    """Rows by event and interval in which they ended as events, and rows at risk."""
+    ended = counts.sum(axis=0)
+    at_risk = np.cumsum(ended[::-1])[::-1]
+    return Curve(name, times, counts[1, :-1], at_risk[:-1], level)

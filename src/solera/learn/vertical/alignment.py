@@ -10,10 +10,8 @@ from msgspec import Meta
 
 from solera.core.clients import Client
 from solera.core.constraints import NonNegativeInt, ProperFraction
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells, RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.vertical.judging import ModelName
@@ -21,6 +19,8 @@ from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import begin_part, ends_of, keep_order, keep_part
 from solera.learn.vertical.psi import INTERSECTION, MOST_PARTIES, UNKNOWN, agree, intersect
 from solera.privacy.identifiers import Normalisation, normalised
+from solera.trust.contributions import count_by
+from solera.trust.release import RowsOut
 
 
 class TakeRows(TypedDict):
@@ -34,16 +34,7 @@ class TakeRows(TypedDict):
     test: ProperFraction
 
 
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data))}
-
-
-@task(
-    "vertical.rows",
-    ask=TakeRows,
-    release=[Cells("rows", behind=_behind), RowsOut("sealed")],
-    sealed=True,
-)
+@task("vertical.rows", ask=TakeRows, release=[RowsOut("sealed")], leaves="cells", sealed=True)
 def take_rows_as_held(client: Client, ask: Any) -> dict[str, Any]:
     """Take all rows in the order in which this client holds them, and let others compare it."""
     rows, model = len(client.data), ask["model"]
@@ -59,7 +50,7 @@ def take_rows_as_held(client: Client, ask: Any) -> dict[str, Any]:
     keep_part(client, model, psi={"digest": digest, "parties": list(ask["parties"])})
     others = [party for party in ask["parties"] if party != client.id]
     return {
-        "rows": rows,
+        "rows": count_by(None),
         "sealed": [message(party, agree, 0, {"digest": digest}) for party in others],
     }
 

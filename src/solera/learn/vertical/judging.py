@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from solera.core.clients import Array, Client, IntArray, Segments
-from solera.core.disclosure.evidence import Sums, cells
-from solera.core.disclosure.histograms import Histograms
+from solera.core.clients import Array, Client, IntArray, Rows
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells, RowsOut
-from solera.core.replies import Stacked, map_leaves
-from solera.core.schema import Schema, class_codes
+from solera.core.replies import Reply, Stacked
+from solera.core.schema import Schema
 from solera.core.task import task
-from solera.evaluation.counts import countable
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import MeasuredPart
-from solera.learn.evaluation import _grid, judged, with_scores
-from solera.learn.judging import ALIKE, count_rows, given_by_rows
-from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
+from solera.learn.evaluation import CountTotals, _grid, judged, with_scores
+from solera.learn.judging import count_rows
+from solera.learn.scores import Bins, ScoreGrid, ScoreTotals, Threshold, score_counts
 from solera.learn.vertical.party import (
     SharedPart,
     labelled,
@@ -31,6 +27,7 @@ from solera.learn.vertical.party import (
     shared_rows,
 )
 from solera.trust.declared import Checked
+from solera.trust.release import RowsOut
 
 ModelName = Annotated[str, Checked(lambda value, schema: _name_objection(value))]
 
@@ -87,93 +84,26 @@ def tell_outputs(client: Client, ask: Any) -> dict[str, Any]:
     return {"outputs": outputs[order], "rows": numbers[order]}
 
 
-def _rows(client: Client, ask: Any) -> tuple[Said, Segments, IntArray]:
-    """The model's words and the labels of the rows that are judged; their numbers."""
+def _judged_rows(client: Client, ask: Any) -> tuple[Rows, IntArray]:
+    """What the model said of the rows that are judged, and their labels; their numbers."""
     rows = shared_rows(client, ask["model"], ask["part"])
     said = outputs_of(client, ask["model"], ask["part"])
     if rows.y is None:
         raise DataError("this party holds no labels to judge by")
     numbers = row_numbers(client, ask["model"], ask["part"])
     known = labelled(client, ask["model"], ask["part"])
-    one = Segments(said[known], rows.y[known], np.zeros(1, np.int64), np.array([known.sum()]))
-    return Said(client.data.schema), one, numbers[known]
+    return Rows(said[known], rows.y[known]), numbers[known]
 
 
-def spread(values: Array, numbers: IntArray, rows: int, empty: float = 0) -> Array:
-    """Values of some rows as those of all rows of the client."""
-    spread = np.full((rows, *values.shape[1:]), empty, dtype=values.dtype)
-    spread[numbers] = values
-    return spread
-
-
-def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    model, segments, numbers = _rows(client, ask)
-    joined, rows = segments.joined(), len(client.data)
-    found = {"rows": Sums(spread(np.ones((len(joined), 1), bool), numbers, rows))}
-    if model.schema_.target == "classes":
-        classes = model.schema_.classes
-        k = len(classes)
-        true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
-        return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k), **found}
-    for name, value in given_by_rows(model, joined).items():
-        given = spread(value.reshape(len(joined), -1), numbers, rows)
-        is_sum = name in ALIKE
-        found[name] = Sums(given, what=name if is_sum else "", beyond=is_sum)
-    found["single"] = Sums(np.arange(rows)[:, None] == numbers[:1])
-    return found
-
-
-def _losses_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    model, segments, numbers = _rows(client, ask)
-    scored = _scored(model, segments.joined(), _asked_grid(ask).edges)
-    rows = len(client.data)
-    return {
-        "scores.loss": Sums(
-            spread(scored.loss[:, None], numbers, rows), what="losses", beyond=True
-        ),
-        "scores.brier": Sums(
-            spread(scored.brier[:, None], numbers, rows), what="squared scores", beyond=True
-        ),
-        "scores.rows": Sums(spread(np.ones((len(numbers), 1), bool), numbers, rows)),
-    }
-
-
-def _bins_behind(client: Client, ask: Any) -> tuple[IntArray, Any]:
-    model, segments, numbers = _rows(client, ask)
-    index = _scored(model, segments.joined(), _asked_grid(ask).edges).bins
-    return spread(index.reshape(len(numbers), -1), numbers, len(client.data), -1), "train"
-
-
-def _asked_grid(ask: Any) -> ScoreGrid:
-    return ScoreGrid(ask["bins"], ask["threshold"])
-
-
-@task(
-    "vertical.counts",
-    ask=Judged,
-    release=[
-        Cells("confusion", behind=_behind),
-        Cells("true_positive", "false_positive", "false_negative", behind=_behind),
-        Cells("y", "y2", "error2", "error", behind=_behind),
-        Cells("moments", "samples_f1", "samples_jaccard", behind=_behind),
-        Cells("exact", "rows", behind=_behind),
-        Cells("single", behind=_behind),
-        Histograms(
-            "scores.counts",
-            "scores.merged",
-            bins=_bins_behind,
-            middle=lambda ask: _asked_grid(ask).middle,
-        ),
-        Cells("scores.loss", "scores.brier", "scores.rows", behind=_losses_behind),
-    ],
-)
+@task("vertical.counts", version=2, ask=Judged)
 def count_said(client: Client, ask: Any) -> dict[str, Any]:
     """The counts from which metrics follow, of what the model said of this client's labels."""
-    model, segments, _ = _rows(client, ask)
-    counts: dict[str, Any] = map_leaves(lambda leaf: leaf[0], count_rows(model, segments))
+    model = Said(client.data.schema)
+    rows, numbers = _judged_rows(client, ask)
+    counts = count_rows(model, rows, rows=numbers)
     if ask["bins"] is not None and model.schema_.target != "numbers":
-        found = score_counts(model, segments, _asked_grid(ask))
-        counts["scores"] = map_leaves(lambda leaf: leaf[0], found)
+        grid = ScoreGrid(ask["bins"], ask["threshold"])
+        counts["scores"] = score_counts(model, rows, grid, rows=numbers)
     return counts
 
 
@@ -213,18 +143,37 @@ def judge(
         "threshold": 0.5 if grid is None else grid.threshold,
     }
     told = parties.ask(count_said, ask, to=owners)
-    scored = [told[owner].pop("scores", None) for owner in owners]
+    settled = [_settled(told[owner], parties.absent[owner]) for owner in owners]
+    counts, scored = [one for one, _ in settled], [one for _, one in settled]
     measured: MeasuredPart = "all" if part == "now" else part
-    ids, stacked = np.array(owners), Stacked.of([told[owner] for owner in owners]).fields
-    evaluation = judged(ids, countable(dict(stacked)), measured)
+    ids = np.array(owners)
+    evaluation = judged(ids, dict(Stacked.of(counts).fields), measured)
     if not evaluation.clients:
         raise DataError(
             f"the label owner counted no {part} rows",
             hint="set more aside, such as test=0.2: its policy may withhold counts of a few rows",
         )
-    if grid is not None and all(counts is not None for counts in scored):
-        counts = located(dict(Stacked.of(scored).fields))
+    if all(one is not None for one in scored):
+        assert grid is not None
         about = {"part": measured, "asked": len(owners)}
-        evaluation = with_scores(evaluation, Said(schema), ids, counts, grid, about)
+        of_scores = dict(Stacked.of(scored).fields)
+        evaluation = with_scores(evaluation, Said(schema), ids, of_scores, grid, about)
     names = dict(enumerate(parties.names))
     return replace(evaluation, names=names, positive=schema.positive)
+
+
+def _settled(told: Mapping[str, Any], absent: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What is left of the counts of a label owner, and of its scores, if it counted any."""
+    counts = {name: value for name, value in told.items() if name != "scores"}
+    settled = CountTotals().lift(Reply(0, counts, _entries(absent, of_scores=False)))
+    if "scores" not in told:
+        return settled, None
+    return settled, ScoreTotals().lift(Reply(0, told["scores"], _entries(absent, of_scores=True)))
+
+
+def _entries(absent: Mapping[str, Any], *, of_scores: bool) -> dict[str, Any]:
+    return {
+        name.removeprefix("scores."): marks
+        for name, marks in absent.items()
+        if name.startswith("scores.") == of_scores
+    }

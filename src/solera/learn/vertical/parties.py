@@ -23,7 +23,8 @@ class Parties:
     """All clients of a vertical federation and the messages that wait for them.
 
     ``numbers[k]`` is what the other parties call client k of the federation: payloads and messages
-    name clients by it. A reply's messages wait here until the ask that they are for.
+    name clients by it. A reply's messages wait here until the ask that they are for. ``absent`` are
+    marks of what parties withheld of their last replies.
     """
 
     def __init__(self, federation: Federation, *, deadline: float | None = None) -> None:
@@ -31,6 +32,7 @@ class Parties:
         self.deadline = deadline
         self.numbers: list[int] = federation.numbers[federation.clients].tolist()
         self.names = tuple(federation.names_of(federation.clients))
+        self.absent: dict[int, Mapping[str, Any]] = {}
         self._waiting: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
@@ -69,7 +71,9 @@ class Parties:
                 quorum=0,
                 round=round,
             )
-            found |= {reply.client: self._without_messages(reply) for reply in replies.collect()}
+            for reply in replies.collect():
+                found[reply.client] = self._without_messages(reply)
+                self.absent[reply.client] = reply.absent
             asked = sorted(failure.client for failure in replies.failures)
             if asked and not self._may_ask_again(replies.failures):
                 raise self._left(task, replies.failures)

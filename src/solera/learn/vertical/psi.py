@@ -36,11 +36,9 @@ from msgspec import Meta
 from solera.core.clients import Client, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegativeInt, ProperFraction, check_arguments
-from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells, Facts, RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.vertical.judging import ModelName
@@ -55,7 +53,9 @@ from solera.learn.vertical.party import (
 )
 from solera.privacy import psi
 from solera.privacy.identifiers import Normalisation, normalised
+from solera.trust.contributions import count_by, fact
 from solera.trust.declared import Shape
+from solera.trust.release import RowsOut
 
 MOST_ROWS = 20_000_000
 MOST_PARTIES = 64
@@ -146,16 +146,7 @@ class Agree(TypedDict):
     sealed: list[FromSharer]
 
 
-def _rows_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {"rows": everyone(len(client.data))}
-
-
-@task(
-    "psi.begin",
-    ask=Begin,
-    release=[Facts("commitment"), Cells("rows", behind=_rows_behind), RowsOut("sealed")],
-    sealed=True,
-)
+@task("psi.begin", ask=Begin, release=[RowsOut("sealed")], leaves="cells", sealed=True)
 def begin(client: Client, ask: Any) -> dict[str, Any]:
     """Multiply the points of this client's identifiers, and commit to a contribution."""
     identifiers = client.data.identifiers("train")
@@ -187,8 +178,8 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     keep_part(client, ask["model"], psi=working)
     following = _next(client, ask["parties"])
     return {
-        "rows": len(texts),
-        "commitment": psi.commitment(contribution),
+        "rows": count_by(None),
+        "commitment": fact(psi.commitment(contribution)),
         "sealed": [message(following, multiply, 1, {"points": points})],
     }
 
@@ -249,7 +240,7 @@ def order(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": _to_others(client, working, agree, {"digest": digest})}
 
 
-@task("vertical.agree", ask=Agree, release=[Facts("agreed")], sealed=True)
+@task("vertical.agree", ask=Agree, leaves="facts", sealed=True)
 def agree(client: Client, ask: Any) -> dict[str, Any]:
     """Make sure that all parties have put the same people in the same order."""
     working = part_of(client, ask["model"]).get("psi", {})
@@ -264,7 +255,7 @@ def agree(client: Client, ask: Any) -> dict[str, Any]:
                 hint="align='psi' finds the common rows and orders them",
             )
     keep_part(client, ask["model"], psi={})
-    return {"agreed": True}
+    return {"agreed": fact(True)}
 
 
 def _working(client: Client, model: str) -> dict[str, Any]:

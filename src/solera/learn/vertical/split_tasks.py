@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client
-from solera.core.disclosure.evidence import Sums
+from solera.core.clients import Array, Client, IntArray
 from solera.core.errors import DataError, Refusal
-from solera.core.release import Cells, Facts, RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.averaging.training.architecture import architecture_of
@@ -17,7 +15,6 @@ from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.reference import _outputs
 from solera.learn.vertical.encoding import encoded_width, encoding_of
-from solera.learn.vertical.judging import spread
 from solera.learn.vertical.party import (
     keep_outputs,
     keep_part,
@@ -52,9 +49,11 @@ from solera.learn.vertical.split_networks import (
     stepped,
     total_gradient,
 )
+from solera.trust.contributions import count_by, fact, sum_by
+from solera.trust.release import RowsOut
 
 
-@task("split.start", ask=Start, release=[Facts("parameters")])
+@task("split.start", ask=Start, leaves="facts")
 def start(client: Client, ask: Any) -> dict[str, Any]:
     """Draw this party's first weights, and see how its columns are encoded."""
     rows, schema = shared_rows(client, ask["model"]), client.data.schema
@@ -85,7 +84,7 @@ def start(client: Client, ask: Any) -> dict[str, Any]:
         kept["top"] = first_network(client, ask["top"], training)
     keep_part(client, ask["model"], split=kept)
     parameters = [len(kept[which]["weights"]) for which in ("bottom", "top") if which in kept]
-    return {"parameters": parameters}
+    return {"parameters": fact(parameters)}
 
 
 @task(
@@ -151,21 +150,18 @@ def top(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": letters}
 
 
-def _losses_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    losses = split_part(client, ask["model"])["losses"]
-    numbers = row_numbers(client, ask["model"], "train")
-    known = labelled(client, ask["model"], "train")
-    given = spread(np.where(known, losses, 0.0)[:, None], numbers, len(client.data))
-    counted = spread(known[:, None], numbers, len(client.data))
-    return {"loss": Sums(given, what="losses", beyond=True), "rows": Sums(counted)}
-
-
-@task("split.epoch", ask=Epoch, release=[Cells("loss", "rows", behind=_losses_behind)])
+@task("split.epoch", ask=Epoch)
 def epoch(client: Client, ask: Any) -> dict[str, Any]:
     """The sum of the losses of the rows of the last epoch."""
     losses = split_part(client, ask["model"])["losses"]
     known = labelled(client, ask["model"], "train")
-    return {"loss": float(losses[known].sum()), "rows": int(known.sum())}
+    numbers = row_numbers(client, ask["model"], "train")
+    return _sum_losses(losses[known], numbers[known])
+
+
+def _sum_losses(losses: Array, numbers: IntArray) -> dict[str, Any]:
+    """The losses of rows, by their numbers."""
+    return {"loss": sum_by(None, losses, rows=numbers), "rows": count_by(None, rows=numbers)}
 
 
 @task("split.say", ask=Say, release=[RowsOut("sealed")], sealed=True)
@@ -179,23 +175,7 @@ def say(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": letters}
 
 
-def _answer_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    model, part = ask["model"], ask["part"]
-    split = split_part(client, model)
-    numbers = row_numbers(client, model, part)
-    known = labelled(client, model, part) & (part != "now")
-    losses = np.where(known, part_losses(client, model, part, split, split["scores"]), 0.0)
-    given = spread(losses[:, None], numbers, len(client.data))
-    counted = spread(known[:, None], numbers, len(client.data))
-    return {"loss": Sums(given, what="losses", beyond=True), "rows": Sums(counted)}
-
-
-@task(
-    "split.answer",
-    ask=Said,
-    release=[Cells("loss", "rows", behind=_answer_behind)],
-    sealed=True,
-)
+@task("split.answer", ask=Said, sealed=True)
 @one_thread()
 def answer(client: Client, ask: Any) -> dict[str, Any]:
     """What the top network makes of what all bottoms said; this party keeps it."""
@@ -211,14 +191,15 @@ def answer(client: Client, ask: Any) -> dict[str, Any]:
     keep_outputs(client, model, part, probabilities(said, training["loss"]))
     split = {**split, "scores": said}
     keep_part(client, model, split=split)
+    numbers = row_numbers(client, model, part)
     if rows.y is None or part == "now":
-        return {"loss": 0.0, "rows": 0}
+        return _sum_losses(np.empty(0), numbers[:0])
     known = labelled(client, model, part)
     losses = part_losses(client, model, part, split, said)
-    return {"loss": float(losses[known].sum()), "rows": int(known.sum())}
+    return _sum_losses(losses[known], numbers[known])
 
 
-@task("split.keep", ask=Keep, release=[Facts("kept")])
+@task("split.keep", ask=Keep, leaves="facts")
 def keep(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the weights of now as the best ones, or take the best ones back."""
     split = split_part(client, ask["model"])
@@ -228,7 +209,7 @@ def keep(client: Client, ask: Any) -> dict[str, Any]:
     elif "best" in split:
         split = {**split, **split["best"]}
     keep_part(client, ask["model"], split=split)
-    return {"kept": True}
+    return {"kept": fact(True)}
 
 
 @task("split.share", ask=Epoch, release=[RowsOut("sealed")], sealed=True)
@@ -242,7 +223,7 @@ def share(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(o, average, client.draws.round, content) for o in others]}
 
 
-@task("split.average", ask=Averaged, release=[Facts("averaged")], sealed=True)
+@task("split.average", ask=Averaged, leaves="facts", sealed=True)
 def average(client: Client, ask: Any) -> dict[str, Any]:
     """Take the mean of all label owners' top networks, by the rows that they know."""
     split = split_part(client, ask["model"])
@@ -256,4 +237,4 @@ def average(client: Client, ask: Any) -> dict[str, Any]:
     mean = np.average(every[:, :-1], axis=0, weights=every[:, -1])
     top_ = {**network, "weights": mean.astype(network["weights"].dtype)}
     keep_part(client, ask["model"], split={**split, "top": top_})
-    return {"averaged": True}
+    return {"averaged": fact(True)}

@@ -1,8 +1,9 @@
-"""What tasks of averaging take, and what leaves with their replies.
+"""What tasks of averaging take.
 
 An update of a network tells rows: a layer whose weights were chosen for it writes single rows into
-its gradients, through a sum over clients as well. It leaves where the owner trusts the driver with
-rows (the policy "trusted"), or with noise that the client's own code adds and its budget allows.
+its gradients, through a sum over clients as well. It leaves where it has few parameters for its
+rows, where the owner trusts the driver with rows (the policy "trusted"), or with noise that the
+client's own code adds and its budget allows.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from msgspec import Meta
 from solera.core.clients import Array, FloatArray
 from solera.core.component import build
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.disclosure.noised import Noised
 from solera.core.errors import SoleraError
-from solera.core.release import Release, Update
 from solera.core.schema import Schema
 from solera.learn.averaging.models import Model
-from solera.learn.averaging.private_updates import Privacy, spent_by_reply
+from solera.learn.averaging.private_updates import Privacy
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.trust.declared import Checked, Classes, Shape
@@ -78,7 +77,7 @@ class TrainingPlan(TypedDict):
 
 
 class Train(TypedDict):
-    """What ``averaging.train`` and ``averaging.nova`` take."""
+    """What ``averaging.nova`` takes."""
 
     model: DescribedModel
     weights: Weights
@@ -91,22 +90,6 @@ class Train(TypedDict):
 
 
 class TrainPrivately(Train):
-    """What ``averaging.train`` takes: the same, and how the update is noised."""
+    """What tasks take whose reply is an update alone: the same, and how it is noised."""
 
     privacy: NotRequired[Privacy]
-
-
-def network_update(*more: str) -> list[Release]:
-    """The releases of a reply with an update, its loss and rows, and ``more`` entries."""
-    return [Update("update", "loss", "rows", *more)]
-
-
-def noised_update() -> list[Release]:
-    """The releases of a reply whose update may be noised."""
-    update = Update("update", "loss", "rows", "below")
-    return [Noised(update, spends=spent_by_reply, by_row=_protects_rows_alone)]
-
-
-def _protects_rows_alone(ask: Any) -> bool:
-    """Whether a person with several rows is not protected by the noise."""
-    return bool(ask["privacy"]["level"] == "record")

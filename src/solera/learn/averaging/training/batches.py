@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,17 @@ def shuffle_rows(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
     bits = random_bits(keys[:, None], (epoch << 32) + columns)
     bits[columns >= sizes[:, None]] = np.iinfo(np.uint64).max
     return np.argsort(bits, axis=1, kind="stable")
+
+
+def shuffled_batches(
+    key: Bits, rows: int, batch_size: int | None, epochs: int
+) -> Iterator[IntArray]:
+    """The rows of one client in batches, in a new order in every epoch; None: all in one batch."""
+    size = batch_size or rows
+    for epoch in range(epochs):
+        order = shuffle_rows(key, np.array([rows]), epoch)[0]
+        for first in range(0, rows, size):
+            yield order[first : first + size]
 
 
 def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
-from solera.core.payload import encoded_size, is_finite
+from solera.core.payload import is_finite
 from solera.core.replies import Stacked
 from solera.learn.averaging.training.devices import is_gpu, to_host, torch
 from solera.learn.averaging.training.layout import TrainingLayout
@@ -84,12 +84,16 @@ class LazyUpdates(Stacked, ABC):
         return self.take(slice(first, last))
 
     def outline(self) -> dict[str, Any]:
-        length, kind = self.kind
-        values = np.empty(length, kind)  # nobody reads it, so that it takes no memory
-        return {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
+        return {"update": {"values": self._unread()}, **{n: v[0] for n, v in self.rest.items()}}
 
     def sizes(self) -> IntArray:
-        return np.full(len(self), encoded_size(self.outline()), dtype=np.int64)
+        nobodys = self._unread()
+        values = np.broadcast_to(nobodys, (len(self), *nobodys.shape))
+        return Stacked({"update": {"values": values}, **self.rest}).sizes()
+
+    def _unread(self) -> Array:
+        """Values that nobody reads, so that they take no memory."""
+        return np.empty(*self.kind)
 
     def finite(self) -> BoolArray:
         finite = self.finite_values()

@@ -21,9 +21,13 @@ from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Task, task
 from solera.learn.averaging.base import diverged
-from solera.learn.averaging.private_updates import Privacy, protect_updates
+from solera.learn.averaging.private_updates import (
+    Privacy,
+    protect_updates,
+    spent_by_reply,
+)
 from solera.learn.averaging.training.architecture import architecture_of
-from solera.learn.averaging.training.asked import Train, network_update
+from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
@@ -46,10 +50,8 @@ from solera.learn.averaging.training.tile_threads import own_threads
 from solera.learn.averaging.updates import UpdateStep, pack_update
 from solera.learn.client_models import LABELS, PRIVATE
 from solera.learn.rows import check_shape
+from solera.trust.contributions import Contribution, count_by, fact, update
 from solera.trust.randomness import protecting
-from solera.trust.release import Release
-
-_NONE = {"level": "none"}
 
 
 class LocalTraining(ABC):
@@ -89,9 +91,16 @@ class LocalTraining(ABC):
         self.privacy: Privacy | None = ask.get("privacy")
         if self.privacy is not None and ask["send"] != "difference":
             raise Refusal("noise is added to differences, the ask wants weights")
+        if self.by_row and self.private is not None:
+            raise Refusal("the gradients of private parameters would be followed without noise")
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the gradient of every row is clipped and noised."""
+        return self.privacy is not None and self.privacy["level"] == "record"
 
     @abstractmethod
     def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
@@ -171,7 +180,7 @@ class LocalTraining(ABC):
         if self.privacy is not None:
             return self._noised(changes, self.privacy)
         values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
-        others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
+        others = {"loss": losses, "rows": self.sizes, **more}
         steps = build(self.ask["steps"])
         if self.private is None and not steps:
             return StackedUpdates(values, rest=others, layout=self.layout)
@@ -259,7 +268,8 @@ class GroupTraining(LocalTraining):
         if self.private is not None:
             return super().changes(**correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)
-        if self.privacy is not None and self.privacy["level"] == "record":
+        if self.by_row:
+            assert self.privacy is not None
             losses, steps = train_private(
                 self.architecture,
                 rows,
@@ -293,24 +303,19 @@ class GroupTraining(LocalTraining):
 Protocol = Callable[[LocalTraining], Stacked]
 
 
-def training_task(
-    name: str,
-    *,
-    ask: Any = Train,
-    more: Sequence[str] = (),
-    release: Sequence[Release] | None = None,
-) -> Callable[[Protocol], Task]:
+def training_task(name: str, *, ask: Any = Train) -> Callable[[Protocol], Task]:
     """A protocol as a task, for one client and for many at once.
 
-    ``ask`` declares what it takes, ``more`` the entries of its reply besides those of every update,
-    ``release`` what leaves, if that is not what leaves of every network.
+    ``ask`` declares what it takes: where that may be ``privacy``, its update may be noised.
     """
+    noised = "privacy" in ask.__annotations__
 
     def install(protocol: Protocol) -> Task:
-        def one(client: Client, ask: Any) -> dict[str, Any]:
-            if ask.get("privacy", _NONE)["level"] == "record":  # there is one way to train so
-                return protocol(GroupTraining(client.alone, ask))[0]
-            return protocol(OneClientTraining(client, ask))[0]
+        def one(client: Client, ask: Any) -> dict[str, Contribution]:
+            local: LocalTraining = OneClientTraining(client, ask)
+            if local.by_row:  # there is one way to train so
+                local = GroupTraining(client.alone, ask)
+            return _contributions(local, protocol(local)[0])
 
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
             architecture = architecture_of(ask["model"])
@@ -323,7 +328,20 @@ def training_task(
         one.__doc__ = protocol.__doc__
         one.__module__ = many.__module__ = protocol.__module__
         one.__qualname__ = protocol.__qualname__
-        leaves = network_update(*more) if release is None else release
-        return task(name, many=many, ask=ask, release=leaves)(one)
+        spends = spent_by_reply if noised else None
+        return task(name, many=many, ask=ask, leaves="update", spends=spends)(one)
 
     return install
+
+
+def _contributions(local: LocalTraining, reply: dict[str, Any]) -> dict[str, Contribution]:
+    """What steps over all rows came to, and how many rows there are.
+
+    An update with noise counts as much as any other, so that its weight tells nothing.
+    """
+    given: dict[str, Contribution] = {name: update(value) for name, value in reply.items()}
+    if local.privacy is not None:
+        given["rows"] = fact(reply["rows"])
+    elif np.asarray(reply["rows"]).dtype.kind == "i":  # and not a weight that follows from them
+        given["rows"] = count_by(None)
+    return given

@@ -10,6 +10,7 @@ from solera.core.clients import Array
 from solera.core.schema import class_codes
 from solera.learn.averaging.models import find_loss
 from solera.learn.averaging.training.devices import torch
+from solera.learn.probabilities import sigmoid
 
 OUR_LOSSES = ("softmax", "sigmoid", "binary", "squared")
 LABEL_LOSSES = ("sigmoid", "labels/cross_entropy", "labels/asymmetric", "labels/balanced")
@@ -22,6 +23,27 @@ def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
     if loss == "binary":
         y = class_codes(y, classes)
     return np.asarray(y, dtype=dtype).reshape(len(y), -1)
+
+
+def loss_gradient(scores: Array, target: Array, loss: str) -> tuple[Array, Array]:
+    """dL/dz and L of every row, in NumPy; scores z have one column per output."""
+    if loss == "softmax":
+        z = scores - scores.max(axis=-1, keepdims=True)
+        p = np.exp(z)
+        total = p.sum(axis=-1, keepdims=True)
+        p /= total
+        chosen = target[..., None]
+        losses = np.log(total) - np.take_along_axis(z, chosen, axis=-1)
+        np.put_along_axis(p, chosen, np.take_along_axis(p, chosen, axis=-1) - 1, axis=-1)
+        return p, losses[..., 0]
+    if loss == "sigmoid":
+        known = target >= 0
+        share = known / np.maximum(known.sum(axis=-1, keepdims=True), 1).astype(scores.dtype)
+        softplus = np.maximum(scores, 0) + np.log1p(np.exp(-np.abs(scores)))
+        error = (sigmoid(scores) - target) * share
+        return error, ((softplus - target * scores) * share).sum(axis=-1)
+    error = scores - target
+    return error, 0.5 * (error**2).sum(axis=-1)
 
 
 def row_losses(outputs: Any, target: Any, loss: str) -> Any:

@@ -173,6 +173,6 @@ def train_low_rank(
     in_threads(train, tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))))
     rest = {
         "loss": losses.numpy() / batches.counts.sum(axis=1),
-        "rows": sizes.astype(np.float64),
+        "rows": sizes,
     }
     return LowRankUpdates(x, errors, changed, rest=rest, layout=architecture.training_layout)

@@ -83,7 +83,7 @@ class HistBins(Transformer):
         width = self.schema_.width
         numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
         first = first_counts(federation, width)
-        known = {"rounds": _PRECISION, "first": first, "only": numeric}
+        known: dict[str, Any] = {"rounds": _PRECISION, "first": first, "only": numeric}
         cuts = quantiles(federation, levels, width, **known)
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere

@@ -11,7 +11,7 @@ from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import NotEnoughReplies
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.moments import MOMENT_ASKS, pooled_moments
 from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
 from solera.learn.trees.boosting.simfl_tasks import (
     build_tree,
@@ -111,7 +111,8 @@ class SimFL(Boosted):
         order = {"loss": loss, **width}
         return in_turn(
             start_asks(loss),
-            [planned(column_moments, 1), planned(hash_rows, 1, width, open=["seed"])],
+            MOMENT_ASKS,
+            [planned(hash_rows, 1, width, open=["seed"])],
             [planned(find_similar, 1)],
             [planned(similar_gradients, self.rounds, order, open=_TURN)],
             [planned(build_tree, self.rounds, self._build())],
@@ -120,7 +121,7 @@ class SimFL(Boosted):
 
     def _hash(self, federation: Federation) -> dict[int, Any]:
         """Every client's hashes; columns are scaled by folded moments first."""
-        moments = federation.ask(column_moments).fold(Moments())
+        moments = pooled_moments(federation)
         spread = np.sqrt(moments["variance"])
         ask = {
             "width": self.schema_.width,

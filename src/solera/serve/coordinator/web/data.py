@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from solera.core.absent import split_gaps
 from solera.core.errors import SoleraError
 from solera.core.payload import decode
 from solera.core.replies import Reply
 from solera.core.schema import Schema
 from solera.data.agreement import SMALLEST_COUNT, SchemaAgreement
 from solera.learn.base import from_bytes
-from solera.learn.description import MISSING, column_of_cells
+from solera.learn.description import MISSING
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.watching import KeptReply
 
@@ -79,7 +80,7 @@ class _Told(NamedTuple):
 def _told(coordinator: Coordinator, reply: KeptReply) -> _Told | None:
     """An answer to ``data.describe``; None if it is something else."""
     try:
-        answer = read_answer(coordinator, reply.digest)
+        answer, _ = split_gaps(read_answer(coordinator, reply.digest))
         lifted = SchemaAgreement().lift(Reply(reply.client, answer))
         gaps = frozenset(map(int, answer["gaps"]))
         return _Told(reply.client, int(answer["rows"] or 0), gaps, lifted)
@@ -125,9 +126,11 @@ def _counts(
         return [], []
     try:
         ask = read_answer(coordinator, replies[0].payload)
-        first = np.flatnonzero(np.diff(column_of_cells(ask), prepend=-1)) + MISSING
-        answers = {r.client: read_answer(coordinator, r.digest) for r in replies}
-        missing = np.sum([np.asarray(a["cells"])[first] for a in answers.values()], axis=0)
+        answers = {r.client: split_gaps(read_answer(coordinator, r.digest))[0] for r in replies}
+        tables = [a["columns"] for a in answers.values()]
+        missing = np.array(
+            [sum(int(t[str(j)][MISSING]) for t in tables) for j in range(len(ask["columns"]))]
+        )
         classes = {c: np.asarray(a["classes"]).tolist() for c, a in answers.items()}
         if len(missing) != len(schema.features) or len(ask["classes"]) != len(schema.classes):
             return [], []

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.core.clients import FloatArray, IntArray
+from solera.core.clients import IntArray
 from solera.core.component import build_fitted
+from solera.core.payload import is_finite
+from solera.core.replies import Reply, map_leaves
 from solera.data.agreement import SMALLEST_COUNT
-from solera.evaluation.counts import countable, metrics_of_many
+from solera.evaluation.counts import metrics_of_many
 from solera.evaluation.curves import GRID, Curves, curves_of
-from solera.evaluation.scores import Scores
-from solera.learn.scores import ScoreGrid, located
+from solera.learn.evaluation import CountTotals
+from solera.learn.scores import ScoreGrid, ScoreTotals, scores_of
+from solera.learn.totals import Totals
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.web.data import STRANGE, hidden, read_answer
 from solera.serve.wire import Job
@@ -52,12 +55,12 @@ def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict
     shown: dict[str, Any] = {
         "confusion": [], "classes": [], "spread": {}, "each": [], "withheld": 0, "panels": [],
     }  # fmt: skip
-    ask, counts = _answers(coordinator, job, "learner.evaluate")
+    ask, counts = _answers(coordinator, job, "learner.evaluate", CountTotals())
     if counts:
         with suppress(*STRANGE):
             shown |= _counted(counts, names)
             shown["classes"] = _classes(coordinator, ask, len(shown["confusion"]))
-    ask, scores = _answers(coordinator, job, "learner.score_counts")
+    ask, scores = _answers(coordinator, job, "learner.score_counts", ScoreTotals())
     if scores:
         with suppress(*STRANGE):
             shown["panels"] = _panels(read_answer(coordinator, ask, _MODEL_BYTES), scores)
@@ -65,37 +68,36 @@ def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict
 
 
 def _answers(
-    coordinator: Coordinator, job: Job, task: str
-) -> tuple[str | None, dict[int, dict[str, Any]]]:
-    """What clients answered last to a task of this job, and what was asked.
+    coordinator: Coordinator, job: Job, task: str, totals: Totals
+) -> tuple[str | None, dict[int, Any]]:
+    """What clients answered last to a task of this job, settled, and what was asked.
 
     Answers that are no numbers, or of another shape than most, are left out.
     """
     replies = coordinator.store.kept_replies(job.federation, task, job.id)
-    found = {}
+    settled = {}
     for reply in replies:
         with suppress(*STRANGE):
             answer = read_answer(coordinator, reply.digest)
-            numbers = {name: np.asarray(value) for name, value in answer.items()}
-            if all(np.isfinite(value).all() for value in numbers.values()):
-                found[reply.client] = numbers
-    shapes = {client: repr({n: v.shape for n, v in a.items()}) for client, a in found.items()}
+            counts = totals.lift(Reply.of(reply.client, answer))
+            if is_finite(counts):
+                settled[reply.client] = counts
+    shapes = {client: repr(map_leaves(np.shape, counts)) for client, counts in settled.items()}
     usual = Counter(shapes.values()).most_common(1)
-    kept = {c: a for c, a in found.items() if shapes[c] == usual[0][0]}
+    kept = {c: counts for c, counts in settled.items() if shapes[c] == usual[0][0]}
     return replies[0].payload if replies else None, kept
 
 
-def _stacked(answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+def _stacked(answers: Mapping[int, Any]) -> Any:
     """The same entry of all clients as one array, clients first."""
-    names = next(iter(answers.values()))
-    return {name: np.stack([answer[name] for answer in answers.values()]) for name in names}
+    return map_leaves(lambda *leaves: np.stack(leaves), *answers.values())
 
 
 # --- counts ---
 
 
 def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) -> dict[str, Any]:
-    counts = countable(_stacked(answers))
+    counts = _stacked(answers)
     metrics = metrics_of_many(counts)
     many = counts["rows"] >= SMALLEST_COUNT
     if not all(len(values) == len(many) for values in metrics.values()):
@@ -139,18 +141,19 @@ def _classes(coordinator: Coordinator, ask: str | None, count: int) -> list[str]
 def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
     """ROC, precision–recall and calibration of all rows, with a line and a band of clients."""
     grid = ScoreGrid(ask["bins"], ask["threshold"], tuple(np.asarray(ask["quantiles"]).tolist()))
-    found = located(_stacked(answers))
-    high, low, edges = found["high"], found["low"], grid.edges
-    if high.shape[-1] != len(edges) + 1:
+    model = build_fitted(ask["model"])
+    counts = _stacked(answers)
+    total = scores_of(model, map_leaves(lambda leaf: leaf.sum(axis=0), counts), grid)
+    if total.high.shape[-1] != len(grid.edges) + 1:
         raise ValueError("not counts by this grid")
-    all_ = _curves(high.sum(axis=0), low.sum(axis=0), edges)
+    all_ = curves_of(total)
     if all_ is None:
         return []
-    rows = high.sum(axis=3)
-    large = np.flatnonzero(rows.min(axis=(1, 2)) >= SMALLEST_COUNT)
-    large = large[np.argsort(-rows[large, 0].sum(axis=1), kind="stable")][:_MOST_LINES]
-    each = [c for i in large if (c := _curves(high[i], low[i], edges)) is not None]
-    positive = build_fitted(ask["model"]).schema_.positive
+    scores = [scores_of(model, answer, grid) for answer in answers.values()]
+    large = [one for one in scores if one.high.sum(axis=2).min() >= SMALLEST_COUNT]
+    large = sorted(large, key=lambda one: -one.rows)[:_MOST_LINES]
+    each = [curves for one in large if (curves := curves_of(one)) is not None]
+    positive = model.schema_.positive
     of_class = f" of class {positive[:_LONGEST_NAME]}" if positive else ""
     return [
         _panel(f"ROC{of_class}", "false positive rate", "true positive rate", all_, each, "roc"),
@@ -160,11 +163,6 @@ def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
             [_calibration(c) for c in each] if len(each) > 1 else [], "", True,
         ),
     ]  # fmt: skip
-
-
-def _curves(high: IntArray, low: IntArray, edges: FloatArray) -> Curves | None:
-    names = tuple(map(str, range(len(high))))
-    return curves_of(Scores(names, edges, high, low, 0.0, 0.0, 0))
 
 
 def _panel(title: str, x: str, y: str, all_: Curves, each: Sequence[Curves], of: str) -> Panel:
