@@ -9,18 +9,24 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from msgspec import Meta
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
-from solera.evaluation.counts import class_metrics, metrics_of
 from solera.evaluation.metrics import metric_label
 from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectMarked, CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
 from solera.learn.trees.fed_id3 import count_at_nodes
+from solera.learn.trees.fusion.client_counts import (
+    METRICS,
+    calibrated,
+    compare,
+    mean_metrics,
+    whole_leaves,
+)
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.fusion.rule_tree import tree_of_rules
 from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
@@ -32,13 +38,12 @@ from solera.learn.trees.fusion.tasks import (
 )
 from solera.learn.trees.id3 import Growing, category_sizes, growing_id3
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import Tree, shares
+from solera.learn.trees.tree import Tree
 
 log = logging.getLogger("solera")
 
 Percentile = Annotated[float, Meta(ge=0, le=100)]
 Filter = Literal["mean", "median", "mode"] | Percentile | Callable[[FloatArray], float] | None
-METRICS = ("accuracy", "macro_f1")
 _ROUNDING = 1e-12
 SHOWN_RULES = 50
 """Rules in the table of a report."""
@@ -99,12 +104,13 @@ class FederatedTree(SingleTree):
     ----------
     tree_, rule_set_: the global tree and the merged rules. ``rules_`` shows them as a table.
     local_trees_, clients_: the clients' trees, and whose they are.
-    scores_: mean metrics of every tree at the other clients. kept_: the clients whose trees were
-        merged. threshold_: what the filter asked for.
+    scores_: mean metrics of every tree at the other clients that withhold no count of it, NaN where
+        all of them do: such trees are kept. kept_: the clients whose trees were merged.
+        threshold_: what the filter asked for.
     merged_: rules, how many were dropped on the way and their share of the expected rows.
     client_metrics_: accuracy and macro-F1 of the local and the global tree at every client, on its
         test rows where it keeps some; of the global one alone with ``by_counts``, where no client
-        has a tree.
+        has a tree. Metrics of which a client withholds counts are left out.
     """
 
     tree_: Tree
@@ -238,19 +244,7 @@ class FederatedTree(SingleTree):
             return
         trees = [tree.to_payload() for tree in self.local_trees_]
         replies = federation.ask(judge_trees, {**ask, "trees": trees}).fold(CollectMarked())
-        confusion = np.stack([reply["confusion"] for reply in replies.values()])
-        judges = np.array(list(replies))
-        withheld = [
-            _is_absent(reply, "confusion", reply["confusion"]).any(axis=(1, 2))
-            for reply in replies.values()
-        ]
-        counts = confusion.any(axis=(2, 3)) & ~np.stack(withheld)
-        counts &= judges[:, None] != self.clients_  # nobody judges the own tree
-        number = counts.sum(axis=0)
-        metrics = class_metrics(confusion.reshape(-1, *confusion.shape[2:]))
-        for name in METRICS:
-            total = np.where(counts, metrics[name].reshape(counts.shape), 0.0).sum(axis=0)
-            self.scores_[name] = np.where(number, total / np.maximum(number, 1), np.nan)
+        self.scores_ = mean_metrics(replies, self.clients_)
 
     def _filter(self) -> None:
         score = self.scores_[self.metric]
@@ -326,11 +320,11 @@ class FederatedTree(SingleTree):
             log.warning("no client answered the last message: the tree is not calibrated")
             replies = {}
         if self.calibrate and replies:
-            seen = sum(map(_whole_leaves, replies.values()))
+            seen = sum(map(whole_leaves, replies.values()))
             self.tree_ = calibrated(self.tree_, np.asarray(seen, dtype=np.float64))
         predicted = self.tree_.value.argmax(axis=1)
         self.client_metrics_ = [
-            {"client": client, **_compared(reply, predicted)} for client, reply in replies.items()
+            {"client": client, **compare(reply, predicted)} for client, reply in replies.items()
         ]
 
     # --- reading ---
@@ -374,44 +368,6 @@ class FederatedTree(SingleTree):
     def for_prediction(self) -> Self:
         state = self.get_state()
         return self.with_state({name: state[name] for name in ("schema_", "tree_")})
-
-
-def calibrated(tree: Tree, seen: FloatArray) -> Tree:
-    """Leaves with the class shares of the rows seen there; the old shares count as one row.
-
-    A node that rows can stop at, because a category has no branch, gets those of all rows below it.
-    """
-    below = tree.subtree_sums(seen)
-    return tree.replaced(value=shares(below + shares(tree.value)))
-
-
-def _is_absent(reply: Reply, entry: str, counts: IntArray) -> BoolArray:
-    """Marks of the counts of an entry that the client withholds."""
-    return np.asarray(reply.absent.get(entry, np.zeros(counts.shape, dtype=bool)))
-
-
-def _whole_leaves(reply: Reply) -> IntArray:
-    """Training rows by node and class, none of nodes of which the client withholds some."""
-    counts = reply["train"]["reached"]
-    few = _is_absent(reply, "train.reached", counts).any(axis=1, keepdims=True)
-    return np.where(few, 0, counts)
-
-
-def _compared(reply: Reply, predicted: IntArray) -> dict[str, Any]:
-    """Metrics of the local and the global tree at one client, where it withholds no count."""
-    tested = reply["test"]["reached"].any() or "test.reached" in reply.absent
-    part = "test" if tested else "train"
-    reached, local = reply[part]["reached"], reply[part]["own"]
-    of_global = np.zeros_like(local)
-    np.add.at(of_global.T, predicted, reached)
-    compared: dict[str, Any] = {}
-    if f"{part}.reached" not in reply.absent:
-        compared["rows"] = int(reached.sum())
-    for name, entry, matrix in (("local", "own", local), ("global", "reached", of_global)):
-        if matrix.sum() and f"{part}.{entry}" not in reply.absent:
-            metrics = metrics_of({"confusion": matrix})
-            compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
-    return compared
 
 
 def filter_effect(

@@ -1,0 +1,71 @@
+"""What clients count along trees, as far as they tell it: metrics, and class shares of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.replies import Reply
+from solera.evaluation.counts import class_metrics, metrics_of
+from solera.learn.trees.tree import Tree, shares
+
+METRICS = ("accuracy", "macro_f1")
+
+
+def mean_metrics(replies: Mapping[int, Reply], owners: IntArray) -> dict[str, FloatArray]:
+    """Mean metrics of the owners' trees at the other clients that tell all of a tree's matrix.
+
+    NaN for a tree of which none does.
+    """
+    confusion = np.stack([reply["confusion"] for reply in replies.values()])
+    withheld = [_is_absent(reply, "confusion", reply["confusion"]) for reply in replies.values()]
+    counts = confusion.any(axis=(2, 3)) & ~np.any(withheld, axis=(2, 3))
+    counts &= np.array(list(replies))[:, None] != owners  # nobody judges the own tree
+    number = counts.sum(axis=0)
+    of_each = class_metrics(confusion.reshape(-1, *confusion.shape[2:]))
+    means = {}
+    for name in METRICS:
+        total = np.where(counts, of_each[name].reshape(counts.shape), 0.0).sum(axis=0)
+        means[name] = np.where(number, total / np.maximum(number, 1), np.nan)
+    return means
+
+
+def calibrated(tree: Tree, seen: FloatArray) -> Tree:
+    """Leaves with the class shares of the rows seen there; the old shares count as one row.
+
+    A node that rows can stop at, because a category has no branch, gets those of all rows below it.
+    """
+    below = tree.subtree_sums(seen)
+    return tree.replaced(value=shares(below + shares(tree.value)))
+
+
+def _is_absent(reply: Reply, entry: str, counts: IntArray) -> BoolArray:
+    """Marks of the counts of an entry that the client withholds."""
+    return np.asarray(reply.absent.get(entry, np.zeros(counts.shape, dtype=bool)))
+
+
+def whole_leaves(reply: Reply) -> IntArray:
+    """Training rows by node and class, none of nodes of which the client withholds some."""
+    counts = reply["train"]["reached"]
+    few = _is_absent(reply, "train.reached", counts).any(axis=1, keepdims=True)
+    return np.where(few, 0, counts)
+
+
+def compare(reply: Reply, predicted: IntArray) -> dict[str, Any]:
+    """Metrics of the local and the global tree at one client, where it withholds no count."""
+    tested = reply["test"]["reached"].any() or "test.reached" in reply.absent
+    part = "test" if tested else "train"
+    reached, local = reply[part]["reached"], reply[part]["own"]
+    of_global = np.zeros_like(local)
+    np.add.at(of_global.T, predicted, reached)
+    compared: dict[str, Any] = {}
+    if f"{part}.reached" not in reply.absent:
+        compared["rows"] = int(reached.sum())
+    for name, entry, matrix in (("local", "own", local), ("global", "reached", of_global)):
+        if matrix.sum() and f"{part}.{entry}" not in reply.absent:
+            metrics = metrics_of({"confusion": matrix})
+            compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
+    return compared
