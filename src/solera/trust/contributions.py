@@ -145,6 +145,8 @@ class Sums(Contribution):
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         bounds = np.atleast_1d(np.asarray(_bound(self.bound, clip), dtype=np.float64))
         of_row = float(bounds.sum() if norm == "l1" else np.linalg.norm(bounds))
+        if norm == "l1" and np.ndim(_bound(self.bound, clip)) == 0:
+            of_row *= math.sqrt(math.prod(self.values.shape[1:]))  # lengths are Euclidean
         return of_row * (self.cells.most if norm == "l1" else math.sqrt(self.cells.most))
 
     def bounded(self, clip: float | None) -> Self:
@@ -298,7 +300,14 @@ class Gram(Contribution):
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         of_x, of_rest = _gram_bounds(self.bound, clip)
-        return of_x * of_rest * (of_x if self.Y is None else 1.0)
+        of_row = of_x * of_rest * (of_x if self.Y is None else 1.0)
+        most = 1 if self.cells is None else self.cells.most
+        if norm == "l2":
+            return of_row * math.sqrt(most)
+        width = self.X.shape[1]
+        numbers = width * (width + 1) // 2 if self.Y is None else width * self.Y.shape[1]
+        outputs = 1 if self.weights is None else math.prod(self.weights.shape[1:])
+        return of_row * most * math.sqrt(numbers * outputs)
 
     def bounded(self, clip: float | None) -> Self:
         of_x, of_rest = _gram_bounds(self.bound, clip)
@@ -330,7 +339,8 @@ class Update(Contribution):
         return behind.count_persons()
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return float(np.max(_bound(self.bound, clip)))
+        most = float(np.max(_bound(self.bound, clip)))
+        return most * (math.sqrt(sum(map(np.size, _leaves(self.tree)))) if norm == "l1" else 1.0)
 
     def bounded(self, clip: float | None) -> Self:
         most = float(np.max(_bound(self.bound, clip)))
@@ -357,7 +367,9 @@ class Joint(Contribution):
         return [one.persons(behind) for one in self.sums]
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
-        return max(one.cells.most for one in self.sums) * _whole_bound(self.bound, clip)
+        of_row = max(one.cells.most for one in self.sums) * _whole_bound(self.bound, clip)
+        numbers = sum(math.prod(one.values.shape[1:]) for one in self.sums)
+        return of_row * (math.sqrt(numbers) if norm == "l1" else 1.0)
 
     def bounded(self, clip: float | None) -> Self:
         most = _whole_bound(self.bound, clip)
