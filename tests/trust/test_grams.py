@@ -116,6 +116,36 @@ def test_samples_that_share_rows_take_no_noise():
         with_noise(client, {"grams": gram(members)}, {"grams": Behind(40)}, privacy)
 
 
+def of_rows(n):
+    """Contributions of n equal rows in two of three cells each, and an update of theirs."""
+    code, ones = CODE[:n], np.ones((n, 4))
+    two = np.column_stack([code, (code + 1) % 3])
+    weights, others = np.ones((n, 3)), np.ones((n, 2))
+    return {
+        "matrices": gram(ones, weights=weights, cell=two, cells=3, bound=(2.0, 3**0.5)),
+        "products": gram(ones, others, cell=two, cells=3, bound=(2.0, 2**0.5)),
+        "sums": so.sum_by(two, ones, 3, bound=2.0),
+        "joint": so.sum_by([code, code], [ones, ones], [3, 3], bound=8**0.5),
+        "update": so.update(
+            {"w": (n - 39) * np.ones((3, 4)), "b": np.full(2, n - 39.0)}, bound=3.0
+        ),
+    }
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("name", of_rows(40))
+def test_a_row_changes_no_more_than_is_said_in_the_norm_of_the_noise(name, norm):
+    """Lengths are Euclidean, Laplace noise is made for sums of absolute changes."""
+    whole, less = (of_rows(n)[name].bounded(None).numbers(Behind(n)) for n in (40, 39))
+    if name == "update":
+        change = np.concatenate([np.ravel(whole[leaf] - less[leaf]) for leaf in whole])
+    else:
+        change = np.ravel(np.array(whole) - np.array(less))
+    share = np.linalg.norm(change, 1 if norm == "l1" else 2)
+    share /= of_rows(40)[name].sensitivity(norm, None)
+    assert 0.6 < share <= 1 + 1e-9
+
+
 # --- what one row changes, in every task of this kind that takes noise ---
 
 ROWS = draw.normal(size=(40, 3)) * [1.0, 5.0, 0.2]

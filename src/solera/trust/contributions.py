@@ -299,7 +299,14 @@ class Gram(Contribution):
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         of_x, of_rest = _gram_bounds(self.bound, clip)
-        return of_x * of_rest * (of_x if self.Y is None else 1.0)
+        of_row = of_x * of_rest * (of_x if self.Y is None else 1.0)
+        most = 1 if self.cells is None else self.cells.most
+        if norm == "l2":
+            return of_row * math.sqrt(most)
+        width = self.X.shape[1]
+        numbers = width * (width + 1) // 2 if self.Y is None else width * self.Y.shape[1]
+        outputs = 1 if self.weights is None else math.prod(self.weights.shape[1:])
+        return of_row * most * math.sqrt(numbers * outputs)
 
     def bounded(self, clip: float | None) -> Self:
         of_x, of_rest = _gram_bounds(self.bound, clip)
