@@ -127,7 +127,7 @@ def of_rows(n):
         "sums": so.sum_by(two, ones, 3, bound=2.0),
         "joint": so.sum_by([code, code], [ones, ones], [3, 3], bound=8**0.5),
         "update": so.update(
-            {"w": (n - 39) * np.ones((3, 4)), "b": np.full(2, n - 39.0)}, bound=3.0
+            {"w": (2 * n - 79) * np.ones((3, 4)), "b": np.full(2, 2 * n - 79.0)}, bound=3.0
         ),
     }
 

@@ -284,8 +284,8 @@ class Gram(Contribution):
         inside = everyone if self.cells is None else self._inside
         weighted = everyone
         if self.weights is not None:
-            columns = math.prod(self.weights.shape[1:])
-            weighted = (self.weights != 0).reshape(len(self.weights), columns) & everyone
+            outputs = math.prod(self.weights.shape[1:])
+            weighted = (self.weights != 0).reshape(len(self.weights), outputs) & everyone
         whole = np.arange(behind.rows), np.arange(self.X.shape[1])
         samples = self.X.samples() if isinstance(self.X, Members) else [whole]
         for rows, columns in samples:

@@ -15,8 +15,8 @@ from solera.core.component import build_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.task import find_task, installed_tasks
 from solera.learn.describe import Describe
-from solera.privacy.dp.sums import SumNoise, add_noise
-from solera.trust.gate import POLICIES
+from solera.trust.contributions import Contribution, entries_of
+from solera.trust.gate import POLICIES, numbers_of
 from solera.trust.noise import SPENT
 
 pytest.importorskip("dp_accounting")
@@ -75,37 +75,35 @@ def noised_asks(name, dp=DP):
     return found
 
 
-def entries(reply):
-    """The numbers of a reply by entry; what is derived from others is left out."""
-    found = {}
-    for name, value in reply.items():
-        if name == "below":
-            with_rows = np.concatenate([value, _last(reply["rows"], value)], axis=-1)
-            found["between"] = np.diff(with_rows, axis=-1, prepend=0)
-        elif name == "shape":
-            found["grams"] = value["grams"]
-        elif name.startswith("tree"):
-            found[f"{name} g"], found[f"{name} h"] = value[..., 0], value[..., 1]
-        elif name not in ("few", "totals", "inertia") and "below" not in reply:
-            found[name] = np.asarray(value, dtype=float)
-    return {name: np.ravel(v) for name, v in found.items() if np.any(v)}
-
-
-def _last(rows, below):
-    """The rows of a column at the end of its first list; the others end where they end."""
-    last = below[..., -1:].copy()
-    if below.ndim == 2:
-        return rows[:, None]
-    last[:, 0, 0] = rows
-    return last
-
-
 def asked(ask, rows, targets, secret, noise):
+    """The numbers about rows by entry, with so much noise."""
     source = so.simulate(rows, targets, clients=1, seed=0).engine.source
     source = source.prepared([build_fitted(step.description) for step in ask.prepare])
     client = Client(0, source, Draws(0, ask.task, 0, secret), {})
     privacy = {**ask.payload["privacy"], "noise": noise, "share": 1}
-    return entries(find_task(ask.task).one(client, {**ask.payload, "privacy": privacy}))
+    payload, task = {**ask.payload, "privacy": privacy}, find_task(ask.task)
+    reply = task.one(client, payload)
+    about_rows = {
+        entry
+        for entry, leaf in entries_of(reply)
+        if isinstance(leaf, Contribution) and leaf.about_rows
+    }
+    numbers = numbers_of(task, client, payload, reply)
+    return {
+        f"{entry}{place}": np.ravel(np.asarray(value, dtype=float))
+        for entry in about_rows
+        for place, value in enumerate(_arrays(_at(numbers, entry)))
+    }
+
+
+def _at(tree, entry):
+    for key in entry.split(".") if entry else ():
+        tree = tree[key]
+    return tree
+
+
+def _arrays(value):
+    return value if isinstance(value, list) else [value]
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -119,8 +117,7 @@ def test_one_row_less_is_within_the_noise(name):
         draws = [asked(ask, rows, targets, bytes([i]) * 32, sigma) for i in range(60)]
         whole = asked(ask, rows, targets, b"s" * 32, 1e-9)
         spread = {e: np.std([d[e] - whole[e] for d in draws]) for e in whole}
-        if "sums" in spread or "grams" in spread or "cells" in spread or "counts" in spread:
-            assert all(s > 0 for s in spread.values()), spread
+        assert all(s > 0 for s in spread.values()), spread
         distances = []
         for out in range(8):
             kept = np.arange(40) != out
@@ -129,18 +126,6 @@ def test_one_row_less_is_within_the_noise(name):
             distances.append(math.sqrt(sum((moved[e] / spread[e]) ** 2 for e in moved)))
         assert max(distances) <= 1.12 / sigma, (ask.task, max(distances) * sigma)
         assert max(distances) >= 0.02 / sigma, "far more noise than is needed"
-
-
-def test_noise_is_the_share_of_every_entry():
-    source = clients().engine.source
-    sums = {"a": np.zeros(4000), "b": np.zeros(4000)}
-    privacy: SumNoise = {"mechanism": "gaussian", "noise": 3.0, "share": 4}
-    client = Client(0, source, Draws(0, "t", 0), {})
-    noised = add_noise(client, sums, {"a": 1.0, "b": 10.0}, privacy)
-    assert noised["a"].std() == pytest.approx(3.0 * math.sqrt(2 / 4), rel=0.05)
-    assert noised["b"].std() == pytest.approx(30.0 * math.sqrt(2 / 4), rel=0.05)
-    laplace = add_noise(client, sums, {"a": 1.0, "b": 10.0}, {**privacy, "mechanism": "laplace"})
-    assert laplace["a"].std() == pytest.approx(3.0 * 2 * math.sqrt(2), rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["FedKMeans", "FedGLM", "FedHistGBDT", "FedHistGBDT classes"])
@@ -194,7 +179,8 @@ def test_every_task_that_takes_noise_draws_it_from_secrets():
     names = {name for name, task in installed_tasks().items() if takes_noise(task)}
     asks = {ask.task: (ask, name) for name in LEARNERS for ask in noised_asks(name)}
     nothing = {"heonn.agree_key", "trees.catch_up"}  # they let no sums out
-    assert names <= {*asks, "averaging.train", *nothing}  # tested with FedAvg
+    own = {name for name, task in installed_tasks().items() if task.spends is not None}
+    assert names <= {*asks, *own, *nothing}  # of its own: tested with averaging
     for ask, name in asks.values():
         targets = TARGETS.get(name, Y)[:40]
         one = asked(ask, X[:40], targets, b"a" * 32, 60.0)

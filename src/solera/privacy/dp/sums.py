@@ -1,77 +1,19 @@
-"""Noise on counts and sums over rows, at the client, and what it is worth.
-
-A reply may hold several sums. With Δ_e the most that one row changes entry e, each of m entries is
-noised with deviation σ Δ_e √m (Laplace: scale b Δ_e m), so that one reply is worth one Gaussian
-mechanism of noise multiplier σ, whatever it holds.
-"""
+"""The learner's side of noise on contributions: how much is asked for, and what it is worth."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict
-
-import numpy as np
+from typing import Any, Literal
 
 from solera.core.accounting import Event, epsilon_of
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import Client, FloatArray
-from solera.core.constraints import Count, Positive
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import Task
 from solera.privacy.dp.mechanism import DP
-from solera.trust.randomness import protecting
-
-
-class SumNoise(TypedDict):
-    """How sums over rows are noised: by so much, of which each of several clients adds a share.
-
-    ``clip``, where rows have to be bounded: the longest that one may be.
-    """
-
-    mechanism: Literal["gaussian", "laplace"]
-    noise: Positive
-    share: Count
-    clip: NotRequired[Positive]
-
-
-def add_noise(
-    client: Client, sums: Mapping[str, Any], most: Mapping[str, float], privacy: SumNoise
-) -> dict[str, FloatArray]:
-    """The sums with noise; ``most`` is what one row changes of each, in the norm of the noise."""
-    draw = protecting(client, "sums")
-    entries = len(sums)
-    noised = {}
-    for name, value in sums.items():
-        values = np.asarray(value, dtype=np.float64)
-        if privacy["mechanism"] == "laplace":
-            noised[name] = draw.add_laplace(values, privacy["noise"] * most[name] * entries)
-            continue
-        share = math.sqrt(entries / privacy["share"])
-        noised[name] = draw.add_normal(values, privacy["noise"] * most[name] * share)
-    return noised
-
-
-def norm(privacy: SumNoise, changes: int) -> float:
-    """How far one row moves sums of which it changes so many by one."""
-    return float(changes) if privacy["mechanism"] == "laplace" else math.sqrt(changes)
-
-
-def clipped_rows(X: FloatArray, privacy: SumNoise) -> FloatArray:
-    """Rows, those longer than ``clip`` scaled down to it."""
-    lengths = np.sqrt((X**2).sum(axis=1, keepdims=True))
-    return np.asarray(X * np.minimum(1.0, privacy["clip"] / np.maximum(lengths, 1e-300)))
-
-
-def spent_by_sums(client: Client, ask: Any) -> list[Event]:
-    """What one reply with noised sums tells of one row, whoever reads it alone."""
-    privacy: SumNoise = ask["privacy"]
-    return [Event(privacy["noise"] / math.sqrt(privacy["share"]), 1, privacy["mechanism"])]
-
-
-# --- the learner's side ---
+from solera.trust.noise import SumNoise
 
 
 def sum_noise(
