@@ -286,10 +286,14 @@ def _of_scores(
     scores = scores_of(model, total, grid)
     bounds = scores.bounds()
     figures = measured(scores.metrics(), rows=rows, withheld=withheld, **about)
+    counted: tuple[int | None, int] = scores.rows, max(0, every - scores.rows)
+    if model.schema_.target == "labels":  # a label of fewer rows may be unknown, or withheld
+        is_whole = rows and rows >= every and not total["merged"]
+        counted = (rows if is_whole else None, 0)
     for name, figure in figures.items():
         figure.bound = bounds[name]
         if name not in ("log_loss", "brier"):
-            figure.rows, figure.withheld = scores.rows, max(0, every - scores.rows)
+            figure.rows, figure.withheld = counted
     return figures
 
 

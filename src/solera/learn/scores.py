@@ -240,7 +240,7 @@ def _names(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
     schema = model.schema_
     if schema.target == "labels":
-        return tuple(f"label {i}" for i in range(schema.outputs))
+        return schema.target_names or tuple(f"label {i}" for i in range(schema.outputs))
     classes = schema.classes.tolist()
     return tuple(str(c) for c in (classes[1:] if len(classes) == 2 else classes))
 
@@ -281,6 +281,7 @@ def located(counts: dict[str, Any]) -> dict[str, Any]:
     some = counts["counts"].reshape(len(merged), -1).any(axis=1)
     return {
         "clients": 1 * some,
+        "merged": 1 * merged,
         "high": counts["counts"],
         "low": lowest_bins(counts["counts"], merged),
         "loss": np.where(withheld, 0.0, counts["loss"]),
