@@ -27,7 +27,9 @@ from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.schema import UNKNOWN
 from solera.core.task import task
+from solera.core.topology import Peers
 from solera.data.frames import encode_target
+from solera.evaluation.figure import measured
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import (
     SCORES,
@@ -260,11 +262,12 @@ class MLFedAvg(FedAvg):
 
     def begin(self, federation: Federation) -> None:
         self._check_target()
+        if not self.share and isinstance(federation.topology, Peers):
+            raise UsageError("MLFedAvg(share=False) sends nothing from peer to peer")
         super().begin(federation)
         self.watched_, self.alone_, self.best_ = [], {}, self.weights_
 
-    def train(self, federation: Federation) -> None:
-        super().train(federation)
+    def after_rounds(self, federation: Federation) -> None:
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_
@@ -324,7 +327,9 @@ class MLFedAvg(FedAvg):
         metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
         each = {client: [s[metric], s["loss"]] for client, s in scores.items()}
         accuracy, loss = np.mean([*each.values()], axis=0).tolist()
-        round.log(**{f"validation_{metric}": accuracy}, validation_loss=loss)
+        means = {f"validation_{metric}": accuracy, "validation_loss": loss}
+        asked = len(round.federation if to is None else to)
+        round.log(**measured(means, part="validation", clients=len(each), asked=asked))
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
