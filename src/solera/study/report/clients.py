@@ -30,8 +30,9 @@ def partitions(study: StudyResults) -> Blocks:
         dataset = load(cell.variant.data)
         data = divided(cell, dataset)
         names = {"class_names": dataset.class_names} if dataset.class_names else {}
-        held = "client" if data.class_counts() is None else "client and class"
-        caption = f"Rows per {held} on {', '.join(division)}, with seed {cell.seed}."
+        held = {"classes": "client and class", "labels": "client and label"}
+        whose = held.get(dataset.schema.target, "client")
+        caption = f"Rows per {whose} on {', '.join(division)}, with seed {cell.seed}."
         facts = [line.split(":", 1) for line in str(data.summary()).splitlines()]
         blocks += [figures.drawn(data.plot(**names), caption), Table(facts)]
     return blocks
