@@ -322,7 +322,8 @@ class MLFedAvg(FedAvg):
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
-                hint="set some aside, so.simulate(validation=0.2), or use stop=None",
+                hint="set some aside, so.simulate(validation=0.2), or use stop=None, in a file "
+                "stop = false",
             )
         metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
         each = {client: [s[metric], s["loss"]] for client, s in scores.items()}
