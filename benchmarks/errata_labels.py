@@ -159,8 +159,9 @@ def program_loop(clients: list[Dealt], weights: Any, seed: int) -> dict[str, str
             columns = np.arange(len(client.labels)) if in_order else np.argsort(client.labels)
             with torch.no_grad():
                 outputs = head(net(rows[part][0])).numpy()[:, columns]
-            score = label_scores(outputs, rows[part][1].numpy()[:, columns])
-            found.append((score["macro_f1"], score["argmax_accuracy"]))
+            truth = rows[part][1].numpy()[:, columns]
+            macro_f1 = multilabel.program_macro_f1(outputs > 0, truth > 0)
+            found.append((macro_f1, label_scores(outputs, truth)["argmax_accuracy"]))
         return np.mean(found, axis=0).round(3)
 
     after = [shared] * len(clients)
