@@ -83,6 +83,19 @@ def test_figures_are_of_what_is_known(learner):
     np.testing.assert_allclose(model.losses(X, Y)[known.any(axis=1)], by_row, rtol=1e-4)
 
 
+def test_targets_that_are_no_labels_and_rows_without_any_are_named():
+    model = so.FedLinear(rounds=1).fit(federation())
+    for wrong in (np.where(Y > 0, 2, Y), Y[:, :2], Y[:, 0], X[:, :3]):
+        for judge in (model.score, lambda X, y: model.evaluate(X, y=y), model.losses):
+            with pytest.raises(so.errors.DataError, match="3 labels per row are needed"):
+                judge(X, wrong)
+    nothing = np.full_like(Y, -1)
+    with pytest.raises(so.errors.DataError, match=r"of no row \(rows\) a label is known"):
+        model.score(X, nothing)
+    assert model.evaluate(X, y=nothing, scores=True).metrics == {}
+    assert (model.losses(X, nothing) == 0).all()
+
+
 def step(y, lr):
     """One step of gradient descent from zero on the mean over rows of the mean over labels."""
     known = y >= 0

@@ -215,7 +215,7 @@ def _means_none(value: Any, hint: Any) -> bool:
     options = get_args(hint) if is_union(hint) else ()
     others = [option for option in options if option is not types.NoneType]
     is_optional = len(others) < len(options)
-    return value is False and is_optional and all(_rule_broken(value, each) for each in others)
+    return value is False and is_optional and not any(fits(value, each) for each in others)
 
 
 def _rule_broken(value: Any, hint: Any) -> str | None:

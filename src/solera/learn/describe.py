@@ -83,19 +83,29 @@ class Description:
 
         The largest difference of the shares of values below an edge (Kolmogorov–Smirnov), or half
         the sum of the differences of the shares of categories (total variation): 0 for the
-        same, 1 for nothing in common.
+        same, 1 for nothing in common. Where owners withhold counts of a category it is at least
+        this.
         """
         found = np.zeros((len(self.rows), len(self.schema.features)))
         known = self.rows[:, None] - self.missing
         for j, feature in enumerate(self.schema.features):
             if feature.kind == "categorical":
-                found[:, j] = _variation(self.categories[j])
+                untold, rows = self._untold(j), known[:, j]
+                slack = ratio(untold, rows) + ratio(untold.sum(), rows.sum())
+                found[:, j] = np.maximum(_variation(self.categories[j]) - slack, 0)
                 continue
             below = self.histogram[:, j]
             own = ratio(below, known[:, [j]] * np.ones_like(below))
             everybody = ratio(below.sum(axis=0), np.full(below.shape[1], known[:, j].sum()))
             found[:, j] = np.abs(own - everybody).max(axis=1)
         return found
+
+    def _untold(self, j: int) -> IntArray:
+        """How many rows of every client have a category of which owners tell no count."""
+        if self.epsilon is not None:  # noise is on every count
+            return 0 * self.rows
+        told = self.missing[:, j] + self.categories[j].sum(axis=1)
+        return np.asarray(np.maximum(self.rows - told, 0))
 
     def class_drift(self) -> FloatArray:
         """The total variation of every client's classes from those of all."""
@@ -132,7 +142,10 @@ class Description:
         }
 
     def lines(self) -> list[list[str]]:
-        """A line for every column: name, kind, missing, what its values are, and drift."""
+        """A line for every column: name, kind, missing, what its values are, and drift.
+
+        Of a column whose counts owners withhold it says of how many rows nothing was told.
+        """
         drift = self.drift()
         lines = []
         for j, feature in enumerate(self.schema.features):
@@ -140,6 +153,8 @@ class Description:
                 total = self.categories[j].sum(axis=0)
                 order = np.argsort(-total, kind="stable")[:_MOST_SHOWN]
                 said = [f"{feature.categories[i]}: {total[i]:,}" for i in order if total[i]]
+                if untold := self._untold(j).sum():
+                    said.append(f"not told: {untold:,}")
                 values = ", ".join(said)
             else:
                 values = " · ".join(f"{q:.4g}" for q in self.quantiles[j])

@@ -189,6 +189,8 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append("owners withhold small counts of labels, and which of them cannot be told")
     if not total["rows"] and total["withheld"]:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
+    if "exact" in total and not total["rows"] + total["withheld"]:
+        notes.append(f"of no row ({part}) a label is known")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
         notes.append("no R² where the target is the same in all rows, or predictions dwarf it")

@@ -25,7 +25,7 @@ from solera.core.release import Behind, Cells
 from solera.core.replies import Stacked
 from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import group_task
-from solera.evaluation.counts import ratio
+from solera.evaluation.counts import label_counts, ratio
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import by_own_models, own_model
 
@@ -153,19 +153,11 @@ def given_by_rows(model: Any, rows: Rows, pivot: Any = 0.0) -> dict[str, Array]:
     truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
     if model.schema_.target == "labels":
         known = (truth != UNKNOWN) & (guess != UNKNOWN)
-        truth, guess = (truth > 0) & known, (guess > 0) & known
-        judged = known.any(axis=1)
-        hits, either = (truth & guess).sum(axis=1), (truth | guess).sum(axis=1)
-        return {
-            "samples_f1": ratio(2 * hits, hits + either),
-            "samples_jaccard": ratio(hits, either),
-            "true_positive": truth & guess,
-            "false_positive": ~truth & guess,
-            "false_negative": truth & ~guess,
-            "unknown": judged[:, None] & ~known,
-            "exact": (truth == guess).all(axis=1) & judged,
-            "rows": judged,
-        }
+        given: dict[str, Array] = {**label_counts(guess > 0, truth > 0, known)}
+        hits = given["true_positive"].sum(axis=1)
+        either = hits + (given["false_positive"] | given["false_negative"]).sum(axis=1)
+        given |= {"samples_f1": ratio(2 * hits, hits + either)}
+        return given | {"samples_jaccard": ratio(hits, either)}
     y, error = truth.astype(float) - pivot, truth.astype(float) - guess
     given = {"y": y, "y2": y**2, "error2": error**2, "error": np.abs(error)}
     if y.shape[1] == 1:

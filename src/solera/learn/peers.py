@@ -50,7 +50,7 @@ class PeerToPeer(Predictor):
                 raise UsageError.of(self.learner, name, value, rule)
         self.learner_ = self.learner.clone()
         self.learner_._client_fit = self._client_fit
-        self.learner_.history_, self.learner_.schema_ = self.history_, self.schema_
+        self.learner_.history_, self.learner_.schema_ = [], self.schema_
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
@@ -62,6 +62,7 @@ class PeerToPeer(Predictor):
             copies = len(federation) - 1 if topology.exchange == "parallel" else 1
             r.log(loss=float(np.mean(known)), messages=len(federation) * copies)
             self.learner_.after_round(r)
+        self.learner_.history_ = self.history_
         self.learner_.after_rounds(federation)
 
     def training_asks(self) -> Plan:

@@ -36,7 +36,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
-from solera.core.schema import UNKNOWN, class_codes
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import group_task
 from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
@@ -238,9 +238,9 @@ def _added(values: FloatArray, owners: IntArray, clients: int) -> FloatArray:
 
 def _names(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
-    schema = model.schema_
+    schema: Schema = model.schema_
     if schema.target == "labels":
-        return schema.target_names or tuple(f"label {i}" for i in range(schema.outputs))
+        return schema.label_names
     classes = schema.classes.tolist()
     return tuple(str(c) for c in (classes[1:] if len(classes) == 2 else classes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray
-from solera.evaluation.counts import label_metrics, ratio
+from solera.evaluation.counts import label_counts, label_metrics, ratio
 
 SCORES = (
     "subset_accuracy",
@@ -29,7 +29,8 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
     ``argmax_accuracy`` counts rows whose highest output is the first of their labels: Keras's
     categorical accuracy, which that thesis prints as subset accuracy.
     """
-    total = {name: given.sum(axis=0)[None] for name, given in _given(z > thresholds, truth).items()}
+    given = label_counts(z > thresholds, truth > 0, truth >= 0)
+    total = {name: value.sum(axis=0)[None] for name, value in given.items()}
     counted = {name: float(value[0]) for name, value in _counted_scores(total).items()}
     rows = max(int(total["rows"][0]), 1)
     means = {name: float(value.sum() / rows) for name, value in _row_scores(z, truth).items()}
@@ -38,31 +39,14 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
 
 def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, FloatArray]:
     """By how much each of :func:`label_scores` changes when a row is left out, row by row."""
-    given = _given(z > thresholds, truth)
+    given = label_counts(z > thresholds, truth > 0, truth >= 0)
     rest = {name: value.sum(axis=0) - value for name, value in given.items()}  # without the row
     now = label_scores(z, truth, thresholds)
     changes = {name: now[name] - value for name, value in _counted_scores(rest).items()}
-    judged = given["rows"] > 0
-    others = np.maximum(judged.sum() - judged, 1)
+    others = np.maximum(rest["rows"], 1)
     for name, value in _row_scores(z, truth).items():
         changes[name] = now[name] - (value.sum() - value) / others
     return changes
-
-
-def _given(predicted: BoolArray, truth: Array) -> dict[str, Array]:
-    """What every row adds to the counts of labels."""
-    known: BoolArray = np.asarray(truth >= 0)
-    judged: BoolArray = np.any(known, axis=1)
-    predicted, positive = predicted & known, truth > 0
-    given = {
-        "true_positive": predicted & positive,
-        "false_positive": predicted & ~positive,
-        "false_negative": ~predicted & positive,
-        "unknown": judged[:, None] & ~known,
-        "exact": (predicted == positive).all(axis=1) & judged,
-        "rows": judged,
-    }
-    return {name: value.astype(np.int64) for name, value in given.items()}
 
 
 def _counted_scores(counts: dict[str, Array]) -> dict[str, FloatArray]:

@@ -363,10 +363,11 @@ class MLFedAvg(FedAvg):
         Of these a client's model is judged by its own labels, on the rows that have one of them.
         """
         self.check_fitted()
+        federation = self.at_clients(federation)
         if X is None:
             return self._scores(federation, {"part": part})
         labels, found = encode_target(y, self.schema_), {}
-        for client in self.at_clients(federation).clients.tolist():
+        for client in federation.clients.tolist():
             own = self.at(client)
             truth = np.where(vars(own).get("labels_", True), labels, UNKNOWN)
             rows = (truth > 0).any(axis=1)
@@ -379,7 +380,7 @@ class MLFedAvg(FedAvg):
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = self.at_clients(federation).ask(_score_labels, ask, to=to).fold(Collect())
+            scores = federation.ask(_score_labels, ask, to=to).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:
