@@ -142,10 +142,7 @@ class Description:
         }
 
     def lines(self) -> list[list[str]]:
-        """A line for every column: name, kind, missing, what its values are, and drift.
-
-        Of a column whose counts owners withhold it says of how many rows nothing was told.
-        """
+        """A line for every column: name, kind, missing, what its values are, and drift."""
         drift = self.drift()
         lines = []
         for j, feature in enumerate(self.schema.features):

@@ -6,8 +6,6 @@ rise twice; then every client alone for as many epochs with 0.01, the last weigh
 improved variant (asymmetric loss, best round kept, private heads fitted to the final core,
 thresholds chosen on validation rows), shared and alone, under the noise of the program and under
 that of the text, N(0, σ²).
-
-Macro-F1 is the program's: a label that occurs nowhere counts 0, where ``macro_f1`` leaves it out.
 """
 
 from __future__ import annotations
@@ -231,7 +229,7 @@ def macro_f1_of(own: Any, X: Any, y: Any) -> float:
 
 
 def program_macro_f1(predicted: Any, truth: Any) -> float:
-    """The mean over all labels, of those without a row that has it, or is said to, 0."""
+    """The mean F1 of all labels; one that occurs nowhere has 0, and is not left out."""
     both = predicted.sum(axis=0) + truth.sum(axis=0)
     return float(ratio(2 * (predicted & truth).sum(axis=0), both).mean())
 
