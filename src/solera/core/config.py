@@ -212,14 +212,8 @@ def fits(value: Any, hint: Any) -> bool:
 
 def _means_none(value: Any, hint: Any) -> bool:
     """Whether it is a ``false`` that stands for None, for which TOML has no word."""
-    is_optional = is_union(hint) and types.NoneType in get_args(hint)
-    return value is False and is_optional and not any(fits(value, t) for t in _types(hint))
-
-
-def _types(hint: Any) -> list[Any]:
-    """What a value may be besides None."""
-    options = get_args(hint) if is_union(hint) else (hint,)
-    return [option for option in options if option is not types.NoneType]
+    options = get_args(hint) if is_union(hint) else ()
+    return value is False and types.NoneType in options and bool not in options
 
 
 def _rule_broken(value: Any, hint: Any) -> str | None:
@@ -227,7 +221,9 @@ def _rule_broken(value: Any, hint: Any) -> str | None:
     if _means_none(value, hint):
         return None
     rules = []
-    for option in _types(hint):
+    for option in get_args(hint) if is_union(hint) else (hint,):
+        if option is types.NoneType:
+            continue
         if is_list(option):
             rule = _list_rule_broken(value, get_args(option)[0])
         elif _is_table(option):

@@ -104,8 +104,8 @@ class Description:
         """How many rows of every client have a category of which owners tell no count."""
         if self.epsilon is not None:  # noise is on every count
             return 0 * self.rows
-        told = self.missing[:, j] + self.categories[j].sum(axis=1)
-        return np.asarray(np.maximum(self.rows - told, 0))
+        untold: IntArray = self.rows - self.missing[:, j] - self.categories[j].sum(axis=1)
+        return untold
 
     def class_drift(self) -> FloatArray:
         """The total variation of every client's classes from those of all."""
