@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.metrics import f1_score
 
 import solera as so
 from errata_selection import stored
@@ -159,8 +160,9 @@ def program_loop(clients: list[Dealt], weights: Any, seed: int) -> dict[str, str
             columns = np.arange(len(client.labels)) if in_order else np.argsort(client.labels)
             with torch.no_grad():
                 outputs = head(net(rows[part][0])).numpy()[:, columns]
-            score = label_scores(outputs, rows[part][1].numpy()[:, columns])
-            found.append((score["macro_f1"], score["argmax_accuracy"]))
+            truth = rows[part][1].numpy()[:, columns]
+            macro_f1 = f1_score(truth > 0, outputs > 0, average="macro", zero_division=0)
+            found.append((macro_f1, label_scores(outputs, truth)["argmax_accuracy"]))
         return np.mean(found, axis=0).round(3)
 
     after = [shared] * len(clients)

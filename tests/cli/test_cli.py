@@ -89,6 +89,14 @@ def test_data_show() -> None:
     assert len(shown["features"]) == 30
 
 
+def test_data_show_counts_unknown_labels(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,A,B\n1,1,0\n2,,1\n3,-1,0\n4,0,1\n")
+    told = solera_("data", "show", str(tmp_path / "rows.csv"), "--target", "A", "--target", "B")
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert ["A", "target", "2"] in lines
+    assert ["B", "target", "0"] in lines
+
+
 def test_data_partition() -> None:
     command = ["data", "partition", "wine", "--clients", "6", "--kind", "Dirichlet"]
     command += ["--param", "alpha=0.5", "--param", "min_rows=2"]

@@ -360,10 +360,10 @@ def test_join_takes_several_targets_from_the_line_and_from_a_file() -> None:
     place = ("join", "https://127.0.0.1:1", "--policy", "policy.toml", "--data", "rows.csv")
     said = solera_(*place, "--target", "A", "--target", "B", "--dry-run").stdout
     assert "columns   2 kept: age, bmi\n" in said
-    assert "labels    A (16 of 36), B (18 of 36)" in said
+    assert "labels    A: 16 of 36, B: 18 of 36" in said
     lacking = solera_(*place, "--target", "B", "--target", "C", "--dry-run").stdout
     assert "columns   3 kept: age, bmi, A\n" in lacking
-    assert "labels    B (18 of 36), C (0 of 0)" in lacking
+    assert "labels    B: 18 of 36, C: 0 of 0" in lacking
     for target, kept in (('"B"', "age, bmi, A"), ('["A", "B"]', "age, bmi")):
         Path("solera.toml").write_text(f"[agent]\ntarget = {target}\n")
         said = solera_(*place, "--config", "solera.toml", "--dry-run").stdout

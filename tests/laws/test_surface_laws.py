@@ -11,18 +11,16 @@ import warnings
 from collections import Counter
 from itertools import combinations
 
-import numpy as np
 import pytest
-from cases import TOPOLOGIES, registered
-from surface.case import TARGETS_OF, Case, example
-from surface.dealt import KINDS, TARGETS, Dealt, deal
+from cases import registered
+from surface.case import TARGETS_OF, Case
+from surface.dealt import KINDS, TARGETS, deal
 from surface.outcome import Outcome, outcome
 from surface.plan import in_turn_from, pairs
-from surface.surfaces import SURFACES, Absent, by_owners, close
+from surface.surfaces import SURFACES
 from surface.vertical import TARGETS_OF_PARTIES, VERTICAL_SURFACES, VerticalCase
 
 import solera as so
-from solera.core.schema import Schema, numbered
 from solera.learn import learner as learner_module
 from solera.learn.averaging.base import ScoreAveraging
 from solera.learn.card import training_facts
@@ -143,30 +141,6 @@ def test_pairs_are_all_pairs():
     for a, b in combinations(range(4), 2):
         covered = {(cell[a], cell[b]) for cell in cells}
         assert covered == {(x, y) for x in factors[a] for y in factors[b]}
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_labels_that_clients_do_not_know_are_left_out(name):
-    """Figures of labels are of those that are known, or such rows are refused."""
-    cls, dealt = LEARNERS[name], deal("labels", "float64")
-    y = np.where((dealt.owners == 1)[:, None] & (np.arange(3) == 0), -1, dealt.y)
-    y[np.random.default_rng(0).random(y.shape) < 0.1] = -1
-    schema = Schema(numbered(5), "labels", np.arange(3), 3)
-
-    def known_labels_are_judged():
-        partly = Dealt(dealt.X, y, dealt.owners, "labels", "float64")
-        topology = TOPOLOGIES.get(cls)
-        federation = partly.federation(schema=schema, topology=topology and topology())
-        model = example(cls, dealt).fit(federation, progress=False)
-        if not model.predicts:
-            raise Absent
-        rows, predicted = dealt.rows("train"), by_owners(model, dealt)
-        cells = (y[rows] >= 0) & (predicted[rows] >= 0)
-        wanted = (predicted[rows] != y[rows])[cells].mean()
-        close(float(model.evaluate(federation, "train")["hamming_loss"]), wanted, "hamming loss")
-
-    found = outcome(known_labels_are_judged)
-    assert found.what != "wrong", f"{name} is {found.what}: {found.why}"
 
 
 # --- the laws notice what is taken out ---

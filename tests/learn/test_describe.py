@@ -245,5 +245,14 @@ def test_labels_are_columns_that_miss_where_they_are_unknown():
     found.plot()
     gated = so.describe(so.simulate(fed.data, policy="statistics"))
     assert gated.missing.tolist() == found.missing.tolist()
+    assert "not told" not in str(found)
+    y[40:43, 1] = -1  # so few that one more count is withheld with theirs
+    gated = so.describe(so.simulate(fed.data.with_rows(fed.data.X, y), policy="statistics"))
+    absent, present = gated.categories[2].sum(axis=0)
+    assert gated.missing[1, 2] == 0
+    line = gated.lines()[2]
+    assert line[3].endswith(f"not told: {60 - absent - present}")
+    exact = so.describe(so.simulate(fed.data.with_rows(fed.data.X, y))).drift()[:, 2]
+    assert (gated.drift()[:, 2] <= exact + 1e-12).all()
     noised = so.describe(fed, dp=so.DP(level="record", epsilon=50.0, delta=1e-5))
     assert abs(int(noised.missing[0, 1]) - 20) < 10

@@ -73,8 +73,27 @@ def test_figures_are_of_what_is_known(learner):
     assert at_hand["log_loss"] == pytest.approx(by_row.mean(), rel=1e-5)
     auroc = np.mean([sk.roc_auc_score(Y[k, j], p[k, j]) for j, k in enumerate(known.T)])
     assert at_hand["auroc"] == pytest.approx(auroc, abs=at_hand.bounds["auroc"] + 1e-9)
-    assert at_hand["log_loss"].rows == (Y >= 0).any(axis=1).sum()
+    of_scores = model.evaluate(fed, "train", scores=True)
+    for one in (at_hand, of_scores):
+        for name in ("log_loss", "auroc", "ece", "sensitivity"):
+            assert one[name].is_whole
+            assert one[name].rows == (Y >= 0).any(axis=1).sum()
+    for client, figures in of_scores.clients.items():
+        assert figures["auroc"].rows == (Y[client == OWNERS] >= 0).any(axis=1).sum()
     np.testing.assert_allclose(model.losses(X, Y)[known.any(axis=1)], by_row, rtol=1e-4)
+
+
+def test_targets_that_are_no_labels_and_rows_without_any_are_named():
+    model = so.FedLinear(rounds=1).fit(federation())
+    for wrong in (np.where(Y > 0, 2, Y), Y[:, :2], Y[:, 0], X[:, :3]):
+        for judge in (model.score, lambda X, y: model.evaluate(X, y=y), model.losses):
+            with pytest.raises(so.errors.DataError, match="3 labels per row are needed"):
+                judge(X, wrong)
+    nothing = np.full_like(Y, -1)
+    with pytest.raises(so.errors.DataError, match=r"of no row \(rows\) a label is known"):
+        model.score(X, nothing)
+    assert model.evaluate(X, y=nothing, scores=True).metrics == {}
+    assert (model.losses(X, nothing) == 0).all()
 
 
 def step(y, lr):
@@ -175,3 +194,22 @@ def test_thresholds_are_chosen_where_the_label_is_known():
         known = Y[:, j] >= 0
         alone = tune_thresholds(z[known][:, [j]], Y[known][:, [j]])
         assert cuts[j] == alone[0]
+
+
+def test_labels_go_by_their_names(tmp_path):
+    names = Schema(numbered(4), "labels", np.arange(3), 3, ("asthma", "gout", "lupus"))
+    fed = federation(schema=names, test=0.2)
+    model = so.FedLinear(rounds=2).fit(fed)
+    assert model.evaluate(fed, scores=True).scores.names == ("asthma", "gout", "lupus")
+    card = model.card()
+    assert "- target: labels asthma gout lupus" in card
+    assert "classes" not in card
+
+
+def test_what_stops_training_is_a_figure_of_validation_rows(tmp_path):
+    fed = federation(validation=0.2)
+    model = so.MLFedAvg(so.nn.mlp(4, 6), rounds=2).fit(fed)
+    figure = model.history_[-1]["validation_loss"]
+    assert (figure.part, figure.clients, figure.asked) == ("validation", 3, 3)
+    back = so.load(model.save(tmp_path / "model.sol"))
+    assert back.card() == model.card()

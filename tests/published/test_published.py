@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import chi2
+from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
 import solera as so
@@ -381,6 +382,36 @@ def test_scores_of_mlfedavg_stand_where_the_thesis_prints_them() -> None:
     (alone,) = multilabel.sources("20NG", multilabel.ALONE, "SA", "global")
     assert (alone.table, alone.value) == ("Table 5.12", 0.7753)
     assert multilabel.sources("20NG", "improved, text's noise", "SA", "global") == []
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_macro_f1_of_mlfedavg_counts_labels_that_do_not_occur(share: bool) -> None:
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(200, 4))
+    y = (X @ draw.normal(size=(4, 6)) > 0).astype(int)
+    y[:, [1, 4]] = 0
+    y[0, 1] = y[1, 4] = 1  # in one row each, so that most tests have none
+    dealt = so.data.deal_labels(X, y, [[0, 1, 2], [3, 4, 5]], seed=1)
+    core = so.nn.mlp(4, 6)
+    learner = so.MLFedAvg(core, rounds=3, stop=None, lr=0.05, share=share)
+    found, rounds = multilabel._judged(learner, dealt, 0, "it")
+    assert rounds == 3
+    everyone = [dealt.clients] if share else [dealt.clients.only(k) for k in range(2)]
+    wanted: dict[str, list[float]] = {"global": [], "local": []}
+    for clients in everyone:
+        model = learner.clone().fit(so.simulate(clients, seed=0))
+        for k in range(clients.clients):
+            own = dealt.owned[k if share else everyone.index(clients)]
+            rows = clients.segments(np.array([k]), "test").joined()
+            for part, (X_of, y_of) in {"global": (dealt.X_test, dealt.y_test),
+                                       "local": (rows.X, rows.y)}.items():  # fmt: skip
+                truth = y_of[:, own]
+                guess, has = model.at(k).predict(X_of)[:, own], truth.any(axis=1)
+                score = f1_score(truth[has], guess[has], average="macro", zero_division=0)
+                wanted[part].append(score)
+    for part, scores in wanted.items():
+        assert found["it", "macro-F1", part] == pytest.approx(np.mean(scores))
+        assert np.mean(scores) < 2 / 3  # of three labels one does not occur
 
 
 def test_tests_and_diagrams_of_mlfedavg() -> None:

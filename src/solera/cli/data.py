@@ -191,7 +191,9 @@ def _columns(dataset: Dataset) -> list[list[str]]:
         else:
             values = f"{known.min():g} to {known.max():g}"
         lines.append([feature.name, feature.kind, f"{len(column) - len(known):,}", values])
-    lines += [[name, "target", "0", ""] for name in dataset.target_names]
+    for place, name in enumerate(dataset.target_names):
+        labels = dataset.y[:, place] if dataset.schema.target == "labels" else np.zeros(0)
+        lines.append([name, "target", f"{(labels < 0).sum():,}", ""])
     for name, groups in dataset.groups.items():
         rows = [f"{client}: {count:,}" for client, count in _rows_of(groups).items()]
         lines.append([name, "group", "0", _shortened(rows)])

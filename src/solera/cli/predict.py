@@ -75,9 +75,7 @@ def _answers(learner: Any, frame: Any, proba: bool) -> Any:
     if proba:
         if not learner.predicts or schema.target not in ("classes", "labels"):
             raise UsageError(f"--proba: this {type(learner).__name__} predicts no classes")
-        names = schema.classes.tolist()
-        if schema.target == "labels" and schema.target_names:
-            names = list(schema.target_names)
+        names = schema.label_names if schema.target == "labels" else schema.classes.tolist()
         p = learner.predict_proba(frame).T
         columns |= {f"probability {n}": v for n, v in zip(names, p, strict=True)}
     return pd.DataFrame(columns)

@@ -132,7 +132,9 @@ def _keys(dotted: str) -> Where:
 
 
 def _nested(value: Any, hint: Any, where: Where) -> Any:
-    """Tables with a ``kind`` become components, wherever they are."""
+    """Tables with a ``kind`` become components, wherever they are, and ``false`` may be None."""
+    if _means_none(value, hint):
+        return None
     if isinstance(value, list):
         return [_nested(v, hint, (*where, i)) for i, v in enumerate(value)]
     if isinstance(value, dict) and "kind" in value:
@@ -208,11 +210,19 @@ def fits(value: Any, hint: Any) -> bool:
     return _rule_broken(value, hint) is None
 
 
+def _means_none(value: Any, hint: Any) -> bool:
+    """Whether it is a ``false`` that stands for None, for which TOML has no word."""
+    options = get_args(hint) if is_union(hint) else ()
+    return value is False and types.NoneType in options and bool not in options
+
+
 def _rule_broken(value: Any, hint: Any) -> str | None:
     """What a TOML value must be to be of a type, or None when it can be."""
+    if _means_none(value, hint):
+        return None
     rules = []
     for option in get_args(hint) if is_union(hint) else (hint,):
-        if option is types.NoneType:  # TOML has no word for it
+        if option is types.NoneType:
             continue
         if is_list(option):
             rule = _list_rule_broken(value, get_args(option)[0])

@@ -205,6 +205,13 @@ def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
     single = schema.target == "classes" or (schema.target, schema.outputs) == ("numbers", 1)
     if single and values.shape[1:] == (1,):
         values = values[:, 0]
+    if schema.target == "labels" and (
+        values.shape[1:] != (schema.outputs,) or not np.isin(values, (UNKNOWN, 0, 1)).all()
+    ):
+        raise DataError(
+            f"y has the shape {values.shape}, {schema.outputs} labels per row are needed, each 0, "
+            "1 or −1, which is unknown"
+        )
     if schema.target != "classes" or not values.size:
         return values
     if values.ndim > 1:

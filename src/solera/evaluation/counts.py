@@ -110,6 +110,20 @@ def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
     }
 
 
+def label_counts(predicted: BoolArray, truth: BoolArray, known: BoolArray) -> dict[str, BoolArray]:
+    """What every row adds to the counts of labels; one of which none is known adds nothing."""
+    judged = np.any(known, axis=1)
+    predicted, truth = predicted & known, truth & known
+    return {
+        "true_positive": truth & predicted,
+        "false_positive": ~truth & predicted,
+        "false_negative": truth & ~predicted,
+        "unknown": judged[:, None] & ~known,
+        "exact": (truth == predicted).all(axis=1) & judged,
+        "rows": judged,
+    }
+
+
 def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From true positives, false positives and false negatives, clients × labels.
 

@@ -85,7 +85,7 @@ def _data(schema: Schema) -> Iterator[str]:
     yield f"columns: {counts}"
     yield f"names: {_listed(feature.name for feature in schema.features)}"
     yield f"target: {' '.join([schema.target, *schema.target_names])}"
-    if len(schema.classes):
+    if schema.target == "classes":
         yield f"classes: {_listed(schema.classes.tolist())}"
     if schema.positive:
         yield f"positive class: {schema.positive}"

@@ -88,12 +88,16 @@ class Description:
 
         The largest difference of the shares of values below an edge (Kolmogorov–Smirnov), or half
         the sum of the differences of the shares of categories (total variation): 0 for the
-        same, 1 for nothing in common. Both are of the rows that owners tell.
+        same, 1 for nothing in common. Where owners withhold rows it is at least this, or, of
+        numbers, that of the rows that they tell.
         """
         drifts = np.zeros((len(self.rows), len(self.schema.features)))
         for j, feature in enumerate(self.schema.features):
             if feature.kind == "categorical":
-                drifts[:, j] = _variation(self.categories[j])
+                told, untold = self.categories[j].sum(axis=1), self.withheld[:, j]
+                rows = told + untold
+                slack = ratio(untold, rows) + ratio(untold.sum(), rows.sum())
+                drifts[:, j] = np.maximum(_variation(self.categories[j]) - slack, 0)
                 continue
             below = np.cumsum(self.histogram[:, j], axis=1)
             shares = ratio(below, below[:, -1:] + 0 * below)
@@ -150,6 +154,8 @@ class Description:
                 total = self.categories[j].sum(axis=0)
                 order = np.argsort(-total, kind="stable")[:_MOST_SHOWN]
                 said = [f"{feature.categories[i]}: {total[i]:,}" for i in order if total[i]]
+                if untold := self.withheld[:, j].sum():
+                    said.append(f"not told: {untold:,}")
                 values = ", ".join(said)
             else:
                 values = " · ".join(f"{q:.4g}" for q in self.quantiles[j])

@@ -192,6 +192,8 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append("owners withhold small counts of labels: metrics rest on the others")
     if not total["rows"] and total["withheld"]:
         notes.append(f"owners withheld the sums of all {part} rows, {total['withheld']:,} or more")
+    if "exact" in total and not total["rows"] + total["withheld"]:
+        notes.append(f"of no row ({part}) a label is known")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
         notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
@@ -284,10 +286,14 @@ def _of_scores(
     scores = scores_of(model, total, grid)
     bounds = scores.bounds()
     figures = measured(scores.metrics(), rows=rows, **of_losses)
+    lacking = int(total["lacking"])
+    counted: int | None = scores.rows
+    if model.schema_.target == "labels":  # a label of fewer rows may be unknown, or withheld
+        counted = None if lacking else rows
     for name, figure in figures.items():
         figure.bound = bounds[name]
         if name not in ("log_loss", "brier"):
-            figure.rows, figure.withheld = scores.rows, int(total["lacking"])
+            figure.rows, figure.withheld = counted, lacking
     return figures
 
 

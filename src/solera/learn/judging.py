@@ -11,7 +11,7 @@ from solera.core.clients import Array, Client, FloatArray, Part, Rows
 from solera.core.errors import DataError
 from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import task
-from solera.evaluation.counts import ratio
+from solera.evaluation.counts import label_counts, ratio
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import many_models, own_model
 from solera.trust.contributions import count_by, sum_by
@@ -75,18 +75,14 @@ def _count_labels(truth: Array, guess: Array, **of: Any) -> dict[str, Any]:
     predicted or true are 0, as in scikit-learn.
     """
     known = (truth != UNKNOWN) & (guess != UNKNOWN)
-    truth, guess = (truth > 0) & known, (guess > 0) & known
-    judged = known.any(axis=1)
-    hits, either = (truth & guess).sum(axis=1), (truth | guess).sum(axis=1)
+    marks = label_counts(guess > 0, truth > 0, known)
+    hits = marks["true_positive"].sum(axis=1)
+    either = hits + (marks["false_positive"] | marks["false_negative"]).sum(axis=1)
+    judged = marks["rows"]
     return {
         "samples_f1": sum_by(None, ratio(2 * hits, hits + either), where=judged, **of),
         "samples_jaccard": sum_by(None, ratio(hits, either), where=judged, **of),
-        "true_positive": count_by(truth & guess, **of),
-        "false_positive": count_by(~truth & guess, **of),
-        "false_negative": count_by(truth & ~guess, **of),
-        "unknown": count_by(judged[:, None] & ~known, **of),
-        "exact": count_by((truth == guess).all(axis=1) & judged, **of),
-        "rows": count_by(judged, **of),
+        **{name: count_by(mark, **of) for name, mark in marks.items()},
     }
 
 

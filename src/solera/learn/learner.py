@@ -112,7 +112,8 @@ class Learner(Forgetful, abstract=True):
         finished run goes on as well. Clients begin anew: what they kept for another fit is that
         fit's. ``start`` is a fitted model to begin with instead of from nothing: of the same
         columns, and for averaging of the same shape. Where it is of the same kind, clients begin
-        with what they keep of it, too, as long as they do. ``progress`` shows a
+        with what they keep of it, too, as long as they do, or with what was saved with it, where
+        they have the same names. ``progress`` shows a
         bar of the rounds: by default in terminals and notebooks, once they take longer than a
         second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
         the model that :meth:`save` writes does not hold it.
@@ -132,7 +133,10 @@ class Learner(Forgetful, abstract=True):
         bar = [RoundBar()] if is_wanted(progress) else []
         asks_before = len(federation.meter.records)
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
-            before = start._client_fit if type(start) is type(self) else OUTSIDE
+            before = OUTSIDE
+            if start is not None and type(start) is type(self):
+                start.keeps_at(federation)
+                before = start._client_fit
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
@@ -163,18 +167,26 @@ class Learner(Forgetful, abstract=True):
     def at_clients(self, federation: Federation) -> Federation:
         """The federation as the fit of this model left it: clients see what they keep for it."""
         self.check_fitted()
-        fit, keeps = self._client_fit, getattr(federation.engine, "keeps", None)
+        fit = self._client_fit
         during = fit is not OUTSIDE and federation.current_fit is fit
-        if not during and (keeps is None or not keeps(fit)):
-            parts = self._client_parts
-            if parts is None or not parts.are_of(federation):
-                raise UsageError(
-                    f"the clients of this federation keep nothing of this {type(self).__name__}",
-                    hint="take the federation of the fit itself, or clients of the same names; "
-                    "model.at(client) judges rows at hand",
-                )
-            parts.give_back(federation, fit)
+        if not during and not self.keeps_at(federation):
+            raise UsageError(
+                f"the clients of this federation keep nothing of this {type(self).__name__}",
+                hint="take the federation of the fit itself, or clients of the same names; "
+                "model.at(client) judges rows at hand",
+            )
         return federation.fitting(fit)
+
+    def keeps_at(self, federation: Federation) -> bool:
+        """Whether these clients keep parts of this model; they get back those saved with it."""
+        keeps = getattr(federation.engine, "keeps", None)
+        if keeps is not None and keeps(self._client_fit):
+            return True
+        parts = self._client_parts
+        if parts is None or not parts.are_of(federation):
+            return False
+        parts.give_back(federation, self._client_fit)
+        return True
 
     def agree_on_rows(self, federation: Federation) -> Schema:
         """What the rows of all clients look like, before anything is learned from them."""

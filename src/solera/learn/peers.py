@@ -61,6 +61,9 @@ class PeerToPeer(Predictor):
                 raise NotEnoughReplies(f"no peer replied in round {r.index}", r.failures)
             copies = len(federation) - 1 if topology.exchange == "parallel" else 1
             r.log(loss=float(np.mean(known)), messages=len(federation) * copies)
+            self.learner_.after_round(r)
+        self.learner_.history_ = self.history_
+        self.learner_.after_rounds(federation)
 
     def training_asks(self) -> Plan:
         learner = self.learner.clone()

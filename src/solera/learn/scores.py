@@ -20,7 +20,7 @@ from solera.core.component import Component, component_name
 from solera.core.constraints import check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
-from solera.core.schema import UNKNOWN, class_codes
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, place_withheld
@@ -177,9 +177,9 @@ def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
 
 def _names(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
-    schema = model.schema_
+    schema: Schema = model.schema_
     if schema.target == "labels":
-        return tuple(f"label {i}" for i in range(schema.outputs))
+        return schema.label_names
     classes = schema.classes.tolist()
     return tuple(str(c) for c in (classes[1:] if len(classes) == 2 else classes))
 

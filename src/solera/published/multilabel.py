@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from sklearn.metrics import f1_score
 
 import solera as so
 from solera.core.clients import FloatArray
@@ -203,15 +204,30 @@ def _judged(learner: so.MLFedAvg, dealt: LabelData, seed: int, method: str) -> t
     for clients in each:
         federation = so.simulate(clients, seed=seed)
         fitted = learner.clone().fit(federation)
-        everyone = fitted.evaluate_clients(federation, dealt.X_test, dealt.y_test)
-        found["global"] += everyone.values()
-        found["local"] += fitted.evaluate_clients(federation).values()
+        for client in range(clients.clients):
+            own, rows = fitted.at(client), clients.segments(np.array([client]), "test").joined()
+            found["global"].append(_scores_of(own, dealt.X_test, dealt.y_test))
+            found["local"].append(_scores_of(own, rows.X, rows.y))
     scores = {
         (method, name, part): float(np.mean([score[metric] for score in by_client]))
         for name, metric in METRICS.items()
         for part, by_client in found.items()
     }
     return scores, fitted.rounds_
+
+
+def _scores_of(own: Any, X: Any, y: Any) -> dict[str, float]:
+    """Scores of a client's labels, on the rows that have one of them, as the program has them.
+
+    To macro-F1 a label that occurs nowhere gives 0; ``MLFedAvg`` leaves it out.
+    """
+    predicted = own.predict(X)
+    labels = predicted[0] >= 0
+    rows = (y[:, labels] > 0).any(axis=1)
+    truth, predicted = y[rows][:, labels] > 0, predicted[rows][:, labels] > 0
+    highest = own.decision_function(X)[rows][:, labels].argmax(axis=1)
+    macro_f1 = f1_score(truth, predicted, average="macro", zero_division=0)
+    return {"argmax_accuracy": np.mean(highest == truth.argmax(axis=1)), "macro_f1": macro_f1}
 
 
 # --- the tests ---

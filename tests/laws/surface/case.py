@@ -9,7 +9,16 @@ import cases
 import solera as so
 from surface.dealt import Dealt
 
-COARSE = {"two": "classes", "three": "classes", "survival": "survival", "none": "none"}
+COARSE = {
+    "two": "classes", "three": "classes", "unknown": "labels", "survival": "survival",
+    "none": "none",
+}  # fmt: skip
+
+
+def _personal_peers() -> Any:
+    return so.PeerToPeer(so.FedPer(so.nn.mlp(5, 8, 3), rounds=3, lr=0.3))
+
+
 FITTING: dict[type, dict[str, Any]] = {
     so.FedGLM: {
         "two": lambda: so.FedGLM("binomial", rounds=20),
@@ -17,8 +26,9 @@ FITTING: dict[type, dict[str, Any]] = {
         "numbers": lambda: so.FedGLM(),
     },
     so.FedCox: {"numbers": lambda: so.FedCox(rounds=20)},
+    so.PeerToPeer: {"labels": _personal_peers, "unknown": _personal_peers},
 }
-"""Learners of which no example of ``cases.py`` fits a kind of target."""
+"""Learners of which no example of ``cases.py`` fits a kind of target, or clients' own models."""
 ESTIMATES = (so.FedGLM, so.FedCox)
 """Learners that have no estimate for a column which follows from others."""
 TARGETS_OF = {so.FedCox: {"numbers": "survival"}}
@@ -50,7 +60,10 @@ def _example_of_laws(cls: type, target: str) -> Any:
 
 def _with_network(learner: Any, dealt: Dealt) -> Any:
     """The learner with a network of as many inputs and outputs as these rows have."""
-    model = learner.get_params(deep=False).get("model")
+    params = learner.get_params(deep=False)
+    if "learner" in params:
+        return learner.set_params(learner=_with_network(params["learner"], dealt))
+    model = params.get("model")
     if model is None or not type(model).__module__.startswith("solera."):
         return learner
     return learner.set_params(model=so.nn.mlp(dealt.width, 8, dealt.outputs))

@@ -12,7 +12,8 @@ from scipy import sparse
 import solera as so
 from surface.oracle import NAMES
 
-TARGETS = ("two", "three", "numbers", "labels", "none")
+TARGETS = ("two", "three", "numbers", "labels", "unknown", "none")
+"""``unknown`` are labels of which some are: of single rows, and one of all rows of a client."""
 KINDS = (
     "float64", "float32", "int", "sparse", "constant", "one class", "one row", "text", "frame",
     "prepared",
@@ -21,10 +22,11 @@ KINDS = (
 the pipeline that refusals of it name."""
 WIDTH, PREPARED_WIDTH = 5, 8
 PARTS = ("train", "validation", "test")
-OUTPUTS = {"two": 2, "three": 3, "labels": 3, "survival": 2}
+OUTPUTS = {"two": 2, "three": 3, "labels": 3, "unknown": 3, "survival": 2}
+LABELS = ["old", "poor", "ill"]
 COLUMNS = {
-    "two": ["outcome"], "three": ["outcome"], "numbers": ["cost"], "labels": ["old", "poor", "ill"],
-    "survival": ["days", "event"], "counts": ["visits"], "none": [],
+    "two": ["outcome"], "three": ["outcome"], "numbers": ["cost"], "labels": LABELS,
+    "unknown": LABELS, "survival": ["days", "event"], "counts": ["visits"], "none": [],
 }  # fmt: skip
 SEED = 3
 
@@ -51,6 +53,10 @@ class Dealt:
         return OUTPUTS.get(self.target, 1)
 
     @property
+    def has_labels(self) -> bool:
+        return self.target in ("labels", "unknown")
+
+    @property
     def is_frame(self) -> bool:
         return hasattr(self.X, "iloc")
 
@@ -65,6 +71,8 @@ class Dealt:
             columns = np.atleast_2d(self.y.T)
             for name, column in zip(COLUMNS[self.target], columns, strict=True):
                 table[name] = column[rows]
+            if self.target == "unknown":
+                table[LABELS] = table[LABELS].where(table[LABELS] >= 0)
         return table
 
     def federation(self, engine: str = "local", rows: Any = None, **options: Any) -> Any:
@@ -140,6 +148,9 @@ def deal(target: str, kind: str) -> Dealt:
     y = _target(target, np.asarray(X, dtype=float), draw)
     if kind == "one class" and y is not None and target != "survival":
         y[owners == 0] = y[0]
+    if target == "unknown":
+        y[draw.random(y.shape) < 0.1] = -1
+        y[owners == 1, 0] = -1
     if kind == "float32":
         X = X.astype(np.float32)
     table: Any = X
@@ -161,7 +172,7 @@ def _target(target: str, X: Any, draw: Any) -> Any:
         return score[:, 0] / 2 + 1
     if target == "counts":
         return draw.poisson(np.exp(score[:, 0] / 3)).astype(float)
-    if target == "labels":
+    if target in ("labels", "unknown"):
         return (score > 0.2).astype(np.int64)
     if target == "survival":
         days = draw.exponential(np.exp(score[:, 0] / 3))

@@ -37,11 +37,27 @@ def _specificity(y: Any, p: Any, names: Any) -> float:
     return _mean(_recall(y != c, p != c) for c in _judged(y, names))
 
 
-def _of_labels(function: Any, y: Any, p: Any) -> float:
+def _of_labels(function: Any, y: Any, p: Any, known: Any) -> float:
     """The mean over labels that occur, in truth or as a prediction."""
+    y, p = y * known, p * known
     occurs = (y + p).any(axis=0)
     each = np.atleast_1d(function(y, p, average=None, zero_division=0))
     return float(each[occurs].mean()) if occurs.any() else 0.0
+
+
+def _recall_of_labels(y: Any, p: Any, known: Any) -> float:
+    return _mean(_recall(*pair) for pair in _label_by_label(y, p, known))
+
+
+def _label_by_label(y: Any, p: Any, known: Any) -> Any:
+    return [(y[rows, j], p[rows, j]) for j, rows in enumerate(known.T) if rows.any()]
+
+
+def known_labels(y: Any, p: Any) -> tuple[Any, Any, Any]:
+    """Truth and prediction of the rows that count, and which of their labels are known to both."""
+    known = (y >= 0) & (p >= 0)
+    rows = known.any(axis=1)
+    return y[rows], p[rows], known[rows]
 
 
 CLASSES = {
@@ -57,17 +73,17 @@ CLASSES = {
     "false_positive_rate": lambda y, p, names: 1 - _specificity(y, p, names),
 }
 LABELS = {
-    "subset_accuracy": lambda y, p, names: sk.accuracy_score(y, p),
-    "hamming_loss": lambda y, p, names: sk.hamming_loss(y, p),
-    "micro_f1": lambda y, p, names: sk.f1_score(y, p, average="micro", zero_division=0),
-    "macro_precision": lambda y, p, names: _of_labels(sk.precision_score, y, p),
-    "macro_recall": lambda y, p, names: _of_labels(sk.recall_score, y, p),
-    "macro_f1": lambda y, p, names: _of_labels(sk.f1_score, y, p),
-    "sensitivity": lambda y, p, names: _mean(map(_recall, y.T, p.T)),
-    "specificity": lambda y, p, names: _mean(map(_recall, 1 - y.T, 1 - p.T)),
-    "samples_f1": lambda y, p, names: sk.f1_score(y, p, average="samples", zero_division=0),
-    "samples_jaccard": lambda y, p, names: sk.jaccard_score(
-        y, p, average="samples", zero_division=0
+    "subset_accuracy": lambda y, p, k: ((y == p) | ~k).all(axis=1).mean(),
+    "hamming_loss": lambda y, p, k: sk.hamming_loss(y[k], p[k]),
+    "micro_f1": lambda y, p, k: sk.f1_score(y[k], p[k], zero_division=0),
+    "macro_precision": lambda y, p, k: _of_labels(sk.precision_score, y, p, k),
+    "macro_recall": lambda y, p, k: _of_labels(sk.recall_score, y, p, k),
+    "macro_f1": lambda y, p, k: _of_labels(sk.f1_score, y, p, k),
+    "sensitivity": lambda y, p, k: _recall_of_labels(y, p, k),
+    "specificity": lambda y, p, k: _recall_of_labels(1 - y, 1 - p, k),
+    "samples_f1": lambda y, p, k: sk.f1_score(y * k, p * k, average="samples", zero_division=0),
+    "samples_jaccard": lambda y, p, k: sk.jaccard_score(
+        y * k, p * k, average="samples", zero_division=0
     ),
 }
 NUMBERS = {
@@ -77,22 +93,48 @@ NUMBERS = {
     "r2": lambda y, p, names: sk.r2_score(y, p) if np.ptp(y) > 0 else np.nan,
 }
 OF_TARGET = {
-    "two": CLASSES, "three": CLASSES, "labels": LABELS, "numbers": NUMBERS, "counts": NUMBERS,
+    "two": CLASSES, "three": CLASSES, "labels": LABELS, "unknown": LABELS, "numbers": NUMBERS,
+    "counts": NUMBERS,
 }  # fmt: skip
 
 
 def metric(target: str, name: str, y: Any, predicted: Any) -> float:
     """A metric by its name; a name that is not here needs a line above."""
-    names = np.array(NAMES.get(target, []))
+    third = np.array(NAMES.get(target, []))
+    if OF_TARGET[target] is LABELS:
+        y, predicted, third = known_labels(y, predicted)
+    if not len(y):
+        return np.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return float(OF_TARGET[target][name](y, predicted, names))
+        return float(OF_TARGET[target][name](y, predicted, third))
 
 
 def score(target: str, y: Any, predicted: Any) -> float:
     """Accuracy, subset accuracy or R²."""
-    name = {"labels": "subset_accuracy", "numbers": "r2", "counts": "r2"}.get(target, "accuracy")
-    return metric(target, name, y, predicted)
+    headline = {"labels": "subset_accuracy", "unknown": "subset_accuracy"}
+    headline |= {"numbers": "r2", "counts": "r2"}
+    return metric(target, headline.get(target, "accuracy"), y, predicted)
+
+
+def judged_rows(target: str, y: Any, predicted: Any) -> int:
+    """Of how many rows metrics are: not of those of which no label is known."""
+    return len(known_labels(y, predicted)[0]) if OF_TARGET[target] is LABELS else len(y)
+
+
+def of_scores(target: str, y: Any, p: Any) -> dict[str, float]:
+    """AUROC, a mean over classes or labels that both occur and miss, and log-loss."""
+    is_labels = OF_TARGET[target] is LABELS
+    truth = y if is_labels else (y[:, None] == np.array(NAMES[target])).astype(int)
+    known = (truth >= 0) & ~np.isnan(p)
+    chosen = np.where(truth == 1, p, 1 - p) if is_labels else np.where(truth, p, 1.0)
+    losses = np.where(known, -np.log(np.maximum(chosen, np.finfo(float).eps)), 0.0).sum(axis=1)
+    rows = known.any(axis=1)
+    found = {"log_loss": float((losses / (known.sum(axis=1) if is_labels else 1))[rows].mean())}
+    columns = range(1, 2) if target == "two" else range(p.shape[1])
+    pairs = [(truth[known[:, j], j], p[known[:, j], j]) for j in columns]
+    areas = [sk.roc_auc_score(*pair) for pair in pairs if len(np.unique(pair[0])) == 2]
+    return {**found, "auroc": float(np.mean(areas))} if areas else found
 
 
 def standardised(X: Any, train: Any) -> Any:
@@ -149,6 +191,6 @@ def network(weights: Any, sizes: Any, X: Any) -> Any:
 
 def probabilities(target: str, z: Any) -> Any:
     """A sigmoid for every label, a softmax over classes."""
-    if target == "labels":
+    if target in ("labels", "unknown"):
         return expit(z)
     return softmax(z, axis=1)

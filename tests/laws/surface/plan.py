@@ -9,7 +9,7 @@ from surface.surfaces import SURFACES
 
 HEAVY = (
     "evaluate", "clone", "processes", "export", "pipeline", "cross_validation", "describe",
-    "personal",
+    "personal", "scores",
 )  # fmt: skip
 """Surfaces that fit again or ask much: each of them on some fits of a learner only."""
 

@@ -79,12 +79,12 @@ def rows_model(model: Any) -> Any:
     return model.at(1) if model.is_personal else model
 
 
-def by_owners(model: Any, dealt: Any) -> Any:
+def by_owners(model: Any, dealt: Any, asked: Any = answers) -> Any:
     """The answers for all dealt rows, each by the model of its owner."""
     if not model.is_personal:
-        return answers(model, dealt.X)
+        return asked(model, dealt.X)
     held = [np.flatnonzero(dealt.owners == client) for client in np.unique(dealt.owners)]
-    said = [model.at(k).predict(take(dealt.X, rows)) for k, rows in enumerate(held)]
+    said = [asked(model.at(k), take(dealt.X, rows)) for k, rows in enumerate(held)]
     return np.concatenate(said)[np.argsort(np.concatenate(held))]
 
 
@@ -137,12 +137,15 @@ def predict(case: Case) -> None:
     found = dense(answers(model, X))
     require(len(found) == X.shape[0], f"{len(found)} answers for {X.shape[0]} rows")
     if model.predicts:
-        shape = {"labels": (X.shape[0], 3)}.get(target, (X.shape[0],))
+        shape = (X.shape[0], 3) if case.dealt.has_labels else (X.shape[0],)
         require(found.shape == shape, f"predictions of shape {found.shape}")
         if target in NAMES:
             require({*found.tolist()} <= {*NAMES[target]}, f"classes {sorted({*found.tolist()})}")
-        if target == "labels":
-            require({*np.unique(found)} <= {0, 1}, f"labels {np.unique(found)}")
+        if case.dealt.has_labels:
+            unseen = unlearned(case)
+            require((found[:, unseen] == -1).all(), "a label is predicted that was never learned")
+            seen = np.unique(found[:, ~unseen])
+            require({*seen} <= {0, 1}, f"labels {seen}")
     if found.dtype.kind == "f" and case.dealt.kind != "frame":
         require(np.isfinite(found).all(), "predictions that are no numbers")
     rows = [0, 50, 96]
@@ -151,6 +154,21 @@ def predict(case: Case) -> None:
     if case.dealt.is_frame:
         close(answers(model, X[X.columns[::-1]]), found, "columns in another order")
     _known_answers(case, found)
+
+
+def unlearned(case: Case, client: int = 1) -> Any:
+    """Labels that a client's own head never saw, where the heads of others are not its own."""
+    learner = core_learner(case.model)
+    train = case.dealt.y[case.dealt.parts["train"][client]]
+    has_own_head = case.model.is_personal and not isinstance(learner, so.FedBN | so.Ditto)
+    return (train < 0).all(axis=0) & has_own_head
+
+
+def core_learner(model: Any) -> Any:
+    """The learner within a pipeline or among peers."""
+    if isinstance(model, so.Pipeline):
+        return core_learner(model.steps_[-1])
+    return model.learner_ if isinstance(model, so.PeerToPeer) else model
 
 
 def _known_answers(case: Case, found: Any) -> None:
@@ -182,9 +200,11 @@ def predict_proba(case: Case) -> None:
     model, X, target = rows_model(case.model), case.dealt.X, case.dealt.target
     p = np.asarray(model.predict_proba(X))
     require(p.shape == (X.shape[0], case.dealt.outputs), f"probabilities of shape {p.shape}")
-    require(np.isfinite(p).all() and (p >= 0).all() and (p <= 1 + 1e-6).all(), "not within 0 and 1")
     predicted = np.asarray(model.predict(X))
-    if target == "labels":
+    p_known = p[predicted >= 0] if case.dealt.has_labels else p
+    require((p_known >= 0).all() and (p_known <= 1 + 1e-6).all(), "not within 0 and 1")
+    if case.dealt.has_labels:
+        require((np.isnan(p) == (predicted < 0)).all(), "NaN is not where a label is unknown")
         sure = np.abs(p - 0.5) > 1e-6
         require(((p > 0.5) == predicted)[sure].all(), "labels that are not those above one half")
         return
@@ -291,21 +311,33 @@ def evaluate(case: Case) -> None:
     predicted = np.asarray(by_owners(model, dealt))
     for part in PARTS:
         found = model.evaluate(case.federation, part)
-        held = {k: rows for k, rows in enumerate(dealt.parts[part]) if len(rows)}
+        held = judged_clients(dealt, part, predicted)
         every = dealt.rows(part)
         metrics_are(found.metrics, dealt.target, dealt.y[every], predicted[every], part)
-        rests_on(found.metrics, part, len(every), len(held), 4)
+        rests_on(found.metrics, part, judged(dealt, every, predicted), len(held), 4)
         require({*found.clients} == {*held}, f"{part}: clients {sorted(found.clients)}")
         for client, rows in held.items():
             where = f"{part} of client {client}"
             each = found.clients[client]
             metrics_are(each, dealt.target, dealt.y[rows], predicted[rows], where)
-            rests_on(each, part, len(rows), 1, 1)
+            rests_on(each, part, judged(dealt, rows, predicted), 1, 1)
     rows, one = dealt.rows("test"), rows_model(model)
     found = one.evaluate(take(dealt.X, rows), y=dealt.y[rows])
     predicted = np.asarray(one.predict(take(dealt.X, rows)))
     metrics_are(found.metrics, dealt.target, dealt.y[rows], predicted, "rows at hand")
-    rests_on(found.metrics, "rows", len(rows), 0, 0)
+    count = oracle.judged_rows(dealt.target, dealt.y[rows], predicted)
+    rests_on(found.metrics, "rows", count, 0, 0)
+
+
+def judged(dealt: Any, rows: Any, predicted: Any) -> int:
+    """Of how many of these rows metrics are."""
+    return oracle.judged_rows(dealt.target, dealt.y[rows], predicted[rows])
+
+
+def judged_clients(dealt: Any, part: str, predicted: Any) -> dict[int, Any]:
+    """The rows of every client that has some to be judged by."""
+    held = enumerate(dealt.parts[part])
+    return {k: rows for k, rows in held if judged(dealt, rows, predicted)}
 
 
 def metrics_are(found: Any, target: str, y: Any, predicted: Any, of: str) -> None:
@@ -333,6 +365,25 @@ def rests_on(found: Any, part: str, rows: int, clients: int, asked: int) -> None
 
 
 @surface
+def scores(case: Case) -> None:
+    """AUROC and log-loss of all and of each client, within their bounds, of all rows judged."""
+    offered(case, "predict_proba")
+    model, dealt = case.model, case.dealt
+    p = by_owners(model, dealt, lambda one, X: np.asarray(one.predict_proba(X), dtype=float))
+    found = model.evaluate(case.federation, "train", scores=True)
+    held = dealt.parts["train"]
+    each = [(found.metrics, dealt.rows("train"), len(held))]
+    each += [(found.clients[k], rows, 1) for k, rows in enumerate(held)]
+    for figures_of_rows, rows, clients in each:
+        wanted = oracle.of_scores(dealt.target, dealt.y[rows], p[rows])
+        for name, value in wanted.items():
+            figure = figures_of_rows[name]
+            close(float(figure), value, name, rtol=1e-4, atol=figure.bound + 1e-6)
+            count = oracle.judged_rows(dealt.target, dealt.y[rows], np.nan_to_num(p[rows], nan=-1))
+            rests_on({name: figure}, "train", count, clients, clients)
+
+
+@surface
 def history(case: Case) -> None:
     """Figures of the last round, on validation rows, are those of the model that came of it."""
     offered(case, "evaluate")
@@ -345,10 +396,10 @@ def history(case: Case) -> None:
         model = case.fit(plain, case.federation)
     require(model.history_, "rounds, and nothing in history_")
     last = {n: v for n, v in model.history_[-1].items() if n in oracle.OF_TARGET[dealt.target]}
-    rows, held = dealt.rows("validation"), [r for r in dealt.parts["validation"] if len(r)]
-    predicted = np.asarray(by_owners(model, dealt))[rows]
-    metrics_are(last, dealt.target, dealt.y[rows], predicted, "the last round")
-    rests_on(last, "validation", len(rows), len(held), 4)
+    rows, predicted = dealt.rows("validation"), np.asarray(by_owners(model, dealt))
+    held = judged_clients(dealt, "validation", predicted)
+    metrics_are(last, dealt.target, dealt.y[rows], predicted[rows], "the last round")
+    rests_on(last, "validation", judged(dealt, rows, predicted), len(held), 4)
 
 
 @surface
@@ -368,14 +419,14 @@ def card(case: Case) -> None:
         require(", ".join(NAMES[dealt.target]) in text, "the card does not name the classes")
     if evaluation is None:
         return
-    held = dealt.rows("test")
-    predicted = np.asarray(by_owners(model, dealt))[held]
+    held, every = dealt.rows("test"), np.asarray(by_owners(model, dealt))
+    count, predicted = judged(dealt, held, every), every[held]
     names = [name for name in oracle.OF_TARGET[dealt.target] if name in facts]
     require(names, "no metric in the card")
     for name in names:
         wanted = oracle.metric(dealt.target, name, dealt.y[held], predicted)
         close(float(facts[name].split()[0]), wanted, f"{name} in the card", rtol=1e-3, atol=1e-4)
-        whose = f"of {len(held)} test rows of "
+        whose = f"of {count} test rows of "
         require(whose in facts[name], f"the card says of {name} {facts[name]}, not {whose}")
 
 
@@ -532,10 +583,10 @@ def describe(case: Case) -> None:
     rows = _described_rows(case, found)
     require(found.rows.tolist() == [len(r) for r in rows], f"rows {found.rows.tolist()}")
     held = table.iloc[np.concatenate(rows)]
-    if dealt.target == "labels":  # each is one more column
-        labels = dealt.y[held.index]
+    if dealt.has_labels:  # each is one more column
+        labels = np.where(dealt.y[held.index] < 0, np.nan, dealt.y[held.index])
         counted = [each.sum(axis=0).tolist() for each in found.categories[-labels.shape[1] :]]
-        wanted = [[(label == 0).sum(), label.sum()] for label in labels.T]
+        wanted = [[(label == 0).sum(), (label == 1).sum()] for label in labels.T]
         require(counted == wanted, f"labels absent and present {counted}")
         held = held.assign(**{f"label {j}": label for j, label in enumerate(labels.T)})
     require(found.missing.sum(axis=0).tolist() == held.isna().sum().tolist(), "missing values")
@@ -642,8 +693,8 @@ def personal(case: Case) -> None:
     model, dealt = case.model, case.dealt
     if not model.is_personal:
         raise Absent
-    learner = model.steps_[-1] if isinstance(model, so.Pipeline) else model
-    X = dense(model.prepared(dealt.X) if learner is not model else dealt.X)
+    learner = core_learner(model)
+    X = dense(model.prepared(dealt.X) if isinstance(model, so.Pipeline) else dealt.X)
     sizes = [dealt.width, 8, dealt.outputs]
     sizes += [dealt.outputs] if isinstance(learner, so.MLFedAvg) else []
     layer = 0 if isinstance(learner, so.FedBN) else len(sizes) - 2
@@ -656,6 +707,8 @@ def personal(case: Case) -> None:
             close(found.predict(dealt.X), z[:, 0], f"client {client}", 1e-4, 1e-5)
             continue
         p = oracle.probabilities(dealt.target, z)
+        if dealt.has_labels:
+            p[:, unlearned(case, client)] = np.nan
         close(found.predict_proba(dealt.X), p, f"client {client}", 1e-4, 1e-5)
     for name in ("predict", "export", "score"):
         try:

@@ -90,6 +90,26 @@ def test_labels_are_judged_by_the_heads_of_their_model():
     assert first.evaluate_clients(fed) == before != second.evaluate_clients(fed)
 
 
+def test_aggregations_compared_on_one_federation_equal_those_on_fresh_ones(tmp_path):
+    labels = (X @ draw.normal(size=(6, 4)) > 0).astype(np.int8)
+    labels[:80, 0] = labels[160:, 3] = -1
+
+    def federation_of_labels():
+        return so.simulate(X, labels, clients=3, test=0.2, validation=0.2, seed=4)
+
+    options = {"rounds": 6, "lr": 0.05, "stop": "patience", "thresholds": True, "fine_tune": 2}
+    core, shared = so.nn.mlp(6, 8), federation_of_labels()
+    weights = ("uniform", "samples", "samples_labels")
+    compared = [so.MLFedAvg(core, aggregation=w, **options).fit(shared) for w in weights]
+    for weight, model in zip(weights, compared, strict=True):
+        fed = federation_of_labels()
+        alone = so.MLFedAvg(core, aggregation=weight, **options).fit(fed)
+        assert model.to_bytes() == alone.to_bytes()
+        assert repr(model.evaluate(shared)) == repr(alone.evaluate(fed))
+        assert model.evaluate_clients(shared) == alone.evaluate_clients(fed)
+    assert len({model.to_bytes() for model in compared}) == 3
+
+
 def test_a_model_without_its_part_of_the_clients_is_not_judged_by_others(tmp_path, fed):
     model = so.FedPer(NET, rounds=1).fit(fed)
     so.FedPer(NET, rounds=1).fit(fed)

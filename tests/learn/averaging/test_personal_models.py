@@ -220,6 +220,43 @@ def test_between_peers(exchange, tmp_path):
         model.predict(X)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"stop": "patience", "patience": 2}, {"stop": "thesis"}, {"thresholds": True, "fine_tune": 2}],
+)
+def test_peers_stop_and_finish_as_with_a_server(option):
+    options = {"rounds": 12, "lr": 0.3, **option}
+    star, peers = federation("MLFedAvg"), so.simulation.Peers("parallel")
+    ring = federation("MLFedAvg", topology=peers)
+    model = LEARNERS["MLFedAvg"](**options).fit(star)
+    between = so.PeerToPeer(LEARNERS["MLFedAvg"](**options)).fit(ring)
+    assert len(between.history_) == len(model.history_)
+    assert between.learner_.rounds_ == model.rounds_
+    for called in NAMES:
+        own, other = model.at(called), between.at(called)
+        np.testing.assert_allclose(other.predict_proba(X), own.predict_proba(X), atol=1e-5)
+        np.testing.assert_array_equal(other.predict(X), own.predict(X))
+    with pytest.raises(UsageError, match="sends nothing from peer to peer"):
+        so.PeerToPeer(LEARNERS["MLFedAvg"](share=False)).fit(ring)
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, "Pipeline"])
+def test_clients_go_on_from_a_saved_model_with_what_was_saved(name, tmp_path):
+    steps = (so.FedScaler(),) if name == "Pipeline" else ()
+    name = "FedPer" if steps else name
+
+    def made(**options):
+        learner = LEARNERS[name](**options)
+        return so.Pipeline(*steps, learner) if steps else learner
+
+    model = made().fit(federation(name))
+    back = so.load(model.save(tmp_path / "model.sol"))
+    still = made(rounds=1, lr=1e-12).fit(federation(name), start=back)
+    for called in NAMES:
+        wanted = model.at(called).predict_proba(X)
+        np.testing.assert_allclose(still.at(called).predict_proba(X), wanted, atol=1e-4)
+
+
 @pytest.mark.parametrize("engine", ["local", "processes"])
 def test_rounds_are_judged_by_own_models_and_the_best_ones_are_put_back(engine):
     workers = {} if engine == "local" else {"workers": 1}

@@ -174,6 +174,24 @@ def test_errors_name_line_key_and_the_way_out(
     assert hint in (caught.value.hint or "")
 
 
+def test_false_is_none_where_a_parameter_may_be_none() -> None:
+    text = """
+    data = { name = "yeast", clients = 2 }
+    [learner]
+    kind = "MLFedAvg"
+    model = { kind = "MLP", sizes = [103, 8] }
+    stop = ["patience", false]
+    batch_size = false
+    shuffle = false
+    """
+    first, second = (variant.learner.get_params() for variant in study_of(text).variants())
+    assert (first["stop"], second["stop"]) == ("patience", None)
+    assert first["batch_size"] is None
+    assert first["shuffle"] is False
+    with pytest.raises(UsageError, match="rounds = False is not"):
+        study_of(text.replace("batch_size", "rounds"))
+
+
 def test_missing_tables() -> None:
     with pytest.raises(UsageError, match=r"needs data.*add \[data\]"):
         study_of('[learner]\nkind = "FedLinear"\n')

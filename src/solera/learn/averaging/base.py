@@ -164,6 +164,9 @@ class Averaging(Predictor, abstract=True):
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
 
+    def after_rounds(self, federation: Federation) -> None:
+        """What comes after the last round; nothing unless a subclass says so."""
+
     def account(self, round: Round, mean: Entries) -> None:
         """Log what the folded replies of a round say besides the model."""
         round.log(loss=float(mean["loss"]))
@@ -214,6 +217,7 @@ class Averaging(Predictor, abstract=True):
             self.apply_update(mean)
             self.account(r, mean)
             self.after_round(r)
+        self.after_rounds(federation)
 
 
 class ScoreAveraging(Averaging, abstract=True):

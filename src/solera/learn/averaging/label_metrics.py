@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray
-from solera.evaluation.counts import label_metrics, ratio
+from solera.evaluation.counts import label_counts, label_metrics, ratio
 
 SCORES = (
     "subset_accuracy",
@@ -29,22 +29,13 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
     ``argmax_accuracy`` counts rows whose highest output is the first of their labels: Keras's
     categorical accuracy, which that thesis prints as subset accuracy.
     """
-    known: BoolArray = np.asarray(truth >= 0)
-    judged: BoolArray = np.any(known, axis=1)
-    predicted, positive = (z > thresholds) & known, truth > 0
-    marks = {
-        "true_positive": predicted & positive,
-        "false_positive": predicted & ~positive,
-        "false_negative": ~predicted & positive,
-        "unknown": judged[:, None] & ~known,
-        "exact": (predicted == positive).all(axis=1) & judged,
-        "rows": judged,
-    }
-    metrics = label_metrics({name: mark.sum(axis=0)[None] for name, mark in marks.items()})
+    marks = label_counts(z > thresholds, truth > 0, truth >= 0)
+    counts = {name: mark.sum(axis=0)[None] for name, mark in marks.items()}
+    metrics = label_metrics(counts)
     precision, recall = metrics["macro_precision"], metrics["macro_recall"]
     metrics["macro_f1_harmonic"] = ratio(2 * precision * recall, precision + recall)
     counted = {name: float(metrics[name][0]) for name in SCORES if name in metrics}
-    rows = max(int(judged.sum()), 1)
+    rows = max(int(counts["rows"][0]), 1)
     means = {name: float(value.sum() / rows) for name, value in _row_scores(z, truth).items()}
     return counted | means
 

@@ -25,7 +25,9 @@ from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.schema import UNKNOWN
 from solera.core.task import task
+from solera.core.topology import Peers
 from solera.data.frames import encode_target
+from solera.evaluation.figure import measured
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import (
     label_scores,
@@ -249,11 +251,12 @@ class MLFedAvg(FedAvg):
 
     def begin(self, federation: Federation) -> None:
         self._check_target()
+        if not self.share and isinstance(federation.topology, Peers):
+            raise UsageError("MLFedAvg(share=False) sends nothing from peer to peer")
         super().begin(federation)
         self.watched_, self.alone_, self.best_ = [], {}, self.weights_
 
-    def train(self, federation: Federation) -> None:
-        super().train(federation)
+    def after_rounds(self, federation: Federation) -> None:
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_
@@ -315,12 +318,15 @@ class MLFedAvg(FedAvg):
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
-                hint="set some aside, so.simulate(validation=0.2), or use stop=None",
+                hint="set some aside, so.simulate(validation=0.2), or use stop=None, in a file "
+                "stop = false",
             )
         metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
         each = {client: [s[metric], s["loss"]] for client, s in scores.items()}
         accuracy, loss = np.mean([*each.values()], axis=0).tolist()
-        round.log(**{f"validation_{metric}": accuracy}, validation_loss=loss)
+        means = {f"validation_{metric}": accuracy, "validation_loss": loss}
+        asked = len(round.federation if to is None else to)
+        round.log(**measured(means, part="validation", clients=len(each), asked=asked))
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
@@ -353,10 +359,11 @@ class MLFedAvg(FedAvg):
         Of these a client's model is judged by its own labels, on the rows that have one of them.
         """
         self.check_fitted()
+        federation = self.at_clients(federation)
         if X is None:
             return self._scores(federation, {"part": part})
         labels, found = encode_target(y, self.schema_), {}
-        for client in self.at_clients(federation).clients.tolist():
+        for client in federation.clients.tolist():
             own = self.at(client)
             truth = np.where(vars(own).get("labels_", True), labels, UNKNOWN)
             rows = (truth > 0).any(axis=1)
@@ -369,7 +376,7 @@ class MLFedAvg(FedAvg):
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
         ask = {**self._model_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            replies = self.at_clients(federation).ask(_score_labels, ask, to=to).collect()
+            replies = federation.ask(_score_labels, ask, to=to).collect()
         return {
             reply.client: {"rows": float(reply["rows"]), **reply["scores"]}
             for reply in replies

@@ -52,9 +52,8 @@ def _classes(data: FederatedData, policy: Policy) -> Iterator[str]:
     """The classes of the rows to train on, which are those that may be named."""
     schema, least = data.schema, policy.limits.min_count
     if schema.target == "labels":
-        about = label_statistics(data.y, schema.label_names)
-        labels = [f"{n} ({rows:,} of {about.known[n]:,})" for n, rows in about.present.items()]
-        yield f"labels    {', '.join(labels)}"
+        (_, labels), *_ = label_statistics(data.y, schema.label_names).lines()
+        yield f"labels    {labels}"
         return
     if schema.target != "classes":
         yield f"target    {schema.target}"

@@ -30,8 +30,8 @@ def partitions(study: StudyResults) -> Blocks:
         dataset = load(cell.variant.data)
         data = divided(cell, dataset)
         names = {"class_names": dataset.class_names} if dataset.class_names else {}
-        held = "client" if data.class_counts() is None else "client and class"
-        caption = f"Rows per {held} on {', '.join(division)}, with seed {cell.seed}."
+        held = {"classes": " and class", "labels": " and label"}.get(data.schema.target, "")
+        caption = f"Rows per client{held} on {', '.join(division)}, with seed {cell.seed}."
         facts = [line.split(":", 1) for line in str(data.summary()).splitlines()]
         blocks += [figures.drawn(data.plot(**names), caption), Table(facts)]
     return blocks

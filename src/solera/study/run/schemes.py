@@ -59,8 +59,8 @@ def train(
 ) -> Result:
     """The result of one training.
 
-    The model goes to the file ``save`` and its card beside it, except where every client has a
-    model of its own. ``energy`` measures it, with a ``sampler`` that is shared by several
+    The model goes to the file ``save`` and its card beside it, except those of clients alone, who
+    have one each. ``energy`` measures it, with a ``sampler`` that is shared by several
     trainings, if any.
     """
     measured: AbstractContextManager[Any] = nullcontext(_Unmeasured())
