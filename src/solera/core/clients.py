@@ -77,13 +77,6 @@ class Segments:
         """All rows, client after client; a view where possible."""
         return take_rows(self.X, self.y, self.index)
 
-    def by_size(self) -> Iterator[tuple[IntArray, Any]]:
-        """Clients of as many rows each, as their positions and X of clients × rows × …"""
-        sizes, which = np.unique(self.sizes, return_inverse=True)
-        for number, size in enumerate(sizes.tolist()):
-            at = np.flatnonzero(which == number)
-            yield at, self.X[self.starts[at][:, None] + np.arange(size)]
-
 
 class Source(Protocol):
     """Where the rows of a set of clients come from."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from solera.core.clients import Client, ClientGroup
@@ -89,24 +88,6 @@ def task(
             name, one, many, version, finite, like, ask, leaves, listed, spends, sealed
         )
         return _tasks[name]
-
-    return install
-
-
-def group_task(
-    name: str, **declared: Any
-) -> Callable[[Callable[[ClientGroup, Any], Stacked]], Task]:
-    """Install a function ``(group, ask) -> replies``, for which one client is a group of one.
-
-    The rest is declared as for :func:`task`.
-    """
-
-    def install(many: Callable[[ClientGroup, Any], Stacked]) -> Task:
-        @wraps(many)
-        def one(client: Client, ask: Any) -> Any:
-            return many(client.alone, ask)[0]
-
-        return task(name, many=many, **declared)(one)
 
     return install
 
