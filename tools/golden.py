@@ -100,7 +100,7 @@ def federated_rows(target: str) -> Any:
         return law_cases().rows(target)
     full, y = wine()
     X = full[:, [0, 6, 9, 12, 10]].copy()
-    X[:, 4] = np.digitize(X[:, 4], [-0.5, 0.5])
+    X[:, 4] = np.digitize(X[:, 4], [0.0])  # codes of truth values, which every learner reads
     classes: np.ndarray | None = np.arange(3)
     outputs = 3
     if target == "labels":
@@ -108,7 +108,7 @@ def federated_rows(target: str) -> Any:
     elif target == "numbers":
         y, classes, outputs = full[:, 2], None, 1
     feature = public("Feature")
-    columns = (*(feature(f"x{i}") for i in range(4)), feature("c", "categorical", tuple("abc")))
+    columns = (*(feature(f"x{i}") for i in range(4)), feature("c", "categorical", ("False", "True")))
     like = law_cases().rows(target).schema
     schema = public("Schema")(columns, target, like.classes if classes is None else classes,
                               outputs)  # fmt: skip
@@ -234,7 +234,7 @@ def fitted_facts(model: Any, fed: Any, X: Any, y: Any) -> Facts:
         facts["learned numbers"] = loose_numbers(model.get_state())
     else:
         facts.update(facts_of(model.get_state(), "learned"))
-    if hasattr(model, "evaluate"):
+    if hasattr(model, "score"):
         evaluation = model.evaluate(fed)
         facts.update(facts_of(evaluation.metrics, "evaluate"))
         for client, metrics in evaluation.clients.items():
