@@ -93,9 +93,15 @@ def headline_of(target: str) -> str:
     return next(m.name for m in _ALL if m.headline and target in m.targets)
 
 
+HELD_OUT: Final = "held_out_"
+"""How numbers of a round begin that are of rows which nobody trains on."""
+_PREFIXES: Final = ("validation_", "test_", "train_", "rows_", HELD_OUT)
+
+
 def find_metric(name: str) -> Metric | None:
     """What is known of a metric, also of ``validation_loss`` and ``quantile_loss_0.9``."""
-    name = name.removeprefix("validation_")
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
     return METRICS.get("quantile_loss" if name.startswith("quantile_loss_") else name)
 
 
@@ -103,6 +109,8 @@ def metric_label(name: str) -> str:
     """``macro_f1`` as ``macro-F1``, ``validation_mse`` as ``validation MSE``."""
     if name in METRICS:
         return METRICS[name].label
+    if name.startswith(HELD_OUT):
+        return f"{metric_label(name.removeprefix(HELD_OUT))} of held-out rows"
     part, _, rest = name.partition("_")
     return f"{part} {metric_label(rest)}" if rest else part
 

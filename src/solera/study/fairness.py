@@ -24,7 +24,8 @@ from solera.learn.base import Predictor
 from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
-from solera.study.run.schemes import judged, one_client, own_models
+from solera.study.run.judging import judged, own_models
+from solera.study.run.schemes import one_client
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ part       what ``value`` is
 test       a metric of the data set's test rows
 clients    a metric of all rows that clients keep to test on
 client     the score of one ``client`` on its own of these
+others     a metric of clients' models, trained alone, on the test rows of the others
 validation a metric of the rows of the fold left out
+baseline   a metric of the most frequent class, or the mean, of training rows
 common     a metric of ``clients`` by what all share, where each has its own model
 round      what the learner logged in a ``round``
-cost       rounds, bytes, seconds; kWh and kg CO₂e in all (``kwh``) and by task
+cost       rounds, bytes, seconds of training and of prediction; their kWh and kg CO₂e
+           (``kwh``), those of reading, warming up and the like (``kwh apart``), and kWh by task
 ========== =====================================================================
 """
 
@@ -45,7 +48,9 @@ def numbers(result: Result) -> Iterator[Line]:
     parts = {
         "test": result.metrics,
         "clients": result.client_metrics,
+        "others": result.others,
         "validation": result.validation,
+        "baseline": result.baseline,
         "common": result.common or {},
     }
     for part, metrics in parts.items():
@@ -59,8 +64,10 @@ def numbers(result: Result) -> Iterator[Line]:
             yield "round", entry["round"], None, metric, value
     always = ("rounds", "bytes_down", "bytes_up", "seconds")
     costs = {name: getattr(result, name) for name in always}
+    costs["seconds of prediction"] = result.predicting
     if (use := result.energy) is not None:
-        costs |= {"kwh": use.kwh, "co2e": use.co2e}
+        work = use.of_work()
+        costs |= {"kwh": work.kwh, "co2e": work.co2e, "kwh apart": use.kwh - work.kwh}
         costs |= {f"kwh of {task}": kwh for task, kwh in use.tasks.items()}
     for metric, value in costs.items():
         yield "cost", None, None, metric, value
