@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -95,13 +96,12 @@ def headline_of(target: str) -> str:
 
 HELD_OUT: Final = "held_out_"
 """How numbers of a round begin that are of rows which nobody trains on."""
-_PREFIXES: Final = ("validation_", "test_", "train_", "rows_", HELD_OUT)
+_PREFIX: Final = re.compile(rf"(?:(?:validation|test|train|rows)(?:_\d+)?_)?(?:{HELD_OUT})?")
 
 
 def find_metric(name: str) -> Metric | None:
     """What is known of a metric, also of ``validation_loss`` and ``quantile_loss_0.9``."""
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
+    name = _PREFIX.sub("", name, count=1)
     return METRICS.get("quantile_loss" if name.startswith("quantile_loss_") else name)
 
 

@@ -182,7 +182,7 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
     sets = _grouped(whole, _data_set)
     table = np.array(
         [
-            [np.mean([values[method].value for values in each]) for method in methods]
+            [_mean([values[method] for values in each]) for method in methods]
             for each in sets.values()
         ]
     )
@@ -207,6 +207,17 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
             for name, each in zip(_names(list(divisions)), divisions.values(), strict=True)
         },
     )
+
+
+def _mean(scores: Sequence[Score]) -> float:
+    """Of cells that answered the same test rows alike only the first counts."""
+    counted: list[Score] = []
+    for score in scores:
+        if score.answers is None or not any(
+            other.answers is not None and score.answers.same_as(other.answers) for other in counted
+        ):
+            counted.append(score)
+    return float(np.mean([score.value for score in counted]))
 
 
 def _on_rows(

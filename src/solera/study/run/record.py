@@ -14,9 +14,9 @@ from solera.core.clients import IntArray, Part, Rows, take_rows
 from solera.core.errors import SoleraError
 from solera.core.rounds import Callback, Round
 from solera.evaluation.figure import Figure
-from solera.evaluation.metrics import HELD_OUT, headline_metric, headline_of
+from solera.evaluation.metrics import HELD_OUT, headline_metric
 from solera.green.energy import COORDINATOR, PREDICTION, EnergyOptions, EnergyUse
-from solera.learn.evaluation import evaluate
+from solera.learn.evaluation import evaluate, held_out
 
 _MOST_HELD_OUT = 1000
 """Of more held-out rows, so many judge each round."""
@@ -100,11 +100,9 @@ class TrainingRecord(Callback):
         X, y = self.held_out.X, self.held_out.y
         for step in vars(self.model).get("steps_", ()):
             X = step.transform(X)
-        loss = float(np.mean(learner.losses(X, y)))
-        score = HELD_OUT + headline_of(learner.schema_.target)
-        about: dict[str, Any] = {"part": "rows", "rows": len(y)}
-        found = {HELD_OUT + "loss": loss, score: float(learner.score_figure(X, y))}
-        return {n: Figure(v, metric=n, **about) for n, v in found.items() if np.isfinite(v)}
+        found = held_out(learner, X, y)
+        score = found.pop("score")
+        return {**found, HELD_OUT + score.metric: score}
 
     def get_state(self) -> Any:
         kwh = self.earlier_kwh_ + (self._tracked.wh - self._wh_before) / 1000
