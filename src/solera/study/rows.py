@@ -174,7 +174,8 @@ def _interval(answers: Sequence[Answers], metric: str) -> Interval | None:
     if not rows:
         return None
     share, spread = float(hits.mean()), float(hits.var(ddof=1)) if rows > 1 else 0.0
-    worth = rows * max(1.0, share * (1 - share) / spread) if spread else rows
+    models = sum(len(one.guesses) for one in answers)
+    worth = rows * min(models, max(1.0, share * (1 - share) / spread)) if spread else rows
     low, high = wilson(share, worth)
     return float(low), float(high)
 
@@ -184,7 +185,8 @@ class RowPair(NamedTuple):
 
     ``p`` is McNemar's (1947) exact one where each has one answer to a row and the metric is a
     proportion, and that of a paired bootstrap otherwise. ``smallest`` is the least p that the rows
-    on which they differ could give. ``p_holm`` is corrected for all pairs that are compared.
+    on which they differ could give, 2^(1 − n) of n such rows, were all of them in favour of one; a
+    bootstrap's p is no smaller either. ``p_holm`` is corrected for all pairs that are compared.
     """
 
     a: str
@@ -224,9 +226,18 @@ def compare_rows(a: Method, b: Method, metric: str) -> RowPair | None:
         return None
     if len(sides) == 1 and (exact := _mcnemar(*sides[0], metric)) is not None:
         return RowPair(a[0], b[0], gap, *bounds, *exact)
+    apart = min(_apart(first, second) for first, second in sides)
+    smallest = min(1.0, max(2.0 ** (1 - apart), 2 / (len(gaps) + 1)))
     beyond = min((gaps <= 0).sum(), (gaps >= 0).sum()) + 1
-    p = min(1.0, 2 * float(beyond) / (len(gaps) + 1))
-    return RowPair(a[0], b[0], gap, *bounds, p, 2 / (len(gaps) + 1))
+    p = min(1.0, max(smallest, 2 * float(beyond) / (len(gaps) + 1)))
+    return RowPair(a[0], b[0], gap, *bounds, p, smallest)
+
+
+def _apart(first: Sequence[Answers], second: Sequence[Answers]) -> int:
+    """On how many rows not all models answer the same."""
+    said = np.concatenate([one.guesses for one in (*first, *second)])
+    said = said.reshape(len(said), first[0].rows, -1)
+    return int((said != said[0]).any(axis=(0, 2)).sum())
 
 
 MOST_PAIRED = 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from solera.core.statistics import ROUNDING
 from solera.evaluation.metrics import metric_label, sign
 from solera.study.files.tables import Scheme
 from solera.study.formatting import number
@@ -43,7 +44,7 @@ class Gains(NamedTuple):
         """As a sentence, or several."""
         others = (self.alone, self.centralised)
         gaps = [
-            f"{number(abs(gap))} {'better' if gap > 0 else 'worse'} than {other.scheme}"
+            f"{_gap(gap)} {other.scheme}"
             + (_ALONE if other.scheme == "alone" and other.results[0].metrics else "")
             for other in others
             if other is not None and (gap := self.over(other, metric)) is not None
@@ -55,7 +56,7 @@ class Gains(NamedTuple):
         if not each:
             rest = "What clients gain on their own rows is not known: client_test sets some aside."
             return f"{text} {rest}"
-        better, worse = sum(gain > 0 for gain in each), sum(gain < 0 for gain in each)
+        better, worse = _won(each)
         label = metric_label(self.alone.results[0].score or "")
         return (
             f"{text} By {label} on its own test rows the federated model is better than the one "
@@ -77,6 +78,17 @@ def gains_of(group: Group, groups: Sequence[Group]) -> list[Gains]:
 _ORDER: tuple[Scheme, ...] = ("federated", "alone", "centralised")
 
 
+def _won(gains: Sequence[float]) -> tuple[int, int]:
+    """At how many clients it is better, and worse; what rounding leaves is neither."""
+    return sum(gain > ROUNDING for gain in gains), sum(gain < -ROUNDING for gain in gains)
+
+
+def _gap(gap: float) -> str:
+    if abs(gap) < ROUNDING:
+        return "as good as"
+    return f"{number(abs(gap))} {'better' if gap > 0 else 'worse'} than"
+
+
 def gains(study: StudyResults) -> Blocks:
     """What federating gains every learner against itself."""
     rows = []
@@ -92,7 +104,7 @@ def gains(study: StudyResults) -> Blocks:
                         f"{gain.method}{where}",
                         _signed(gain.over(gain.alone, study.metric)),
                         _signed(fmean(each) if each else None),
-                        f"{sum(g > 0 for g in each)} / {sum(g < 0 for g in each)}" if each else "–",
+                        " / ".join(map(str, _won(each))) if each else "–",
                         _signed(gain.over(gain.centralised, study.metric)),
                     ]
                 )

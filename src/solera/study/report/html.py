@@ -89,7 +89,7 @@ th { font-weight: 600 }
 thead th { color: var(--faint); font-weight: 500; vertical-align: bottom }
 tbody th, thead th:first-child { text-align: left; white-space: nowrap }
 .wide tbody th { white-space: normal; min-width: 7rem }
-td { white-space: nowrap }
+.wide td { white-space: normal }
 .facts th { padding-left: 0 }
 .facts td { text-align: left; white-space: normal }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; color: var(--ink) }

@@ -26,6 +26,8 @@ from solera.study.report.significance import ALPHA, friedman_words
 from solera.study.run.results import Result
 from solera.study.run.schemes import divided, load
 
+_NAMED = 3
+
 
 def summary(study: StudyResults) -> Blocks:
     """What was done and what came out, and what went wrong, in words."""
@@ -51,7 +53,7 @@ def _problems(study: StudyResults) -> list[str]:
         words.append(f"{_count(range(failed), 'cell')} failed, for the reasons below.")
     diverged = {g.name: sum(r.diverged for r in g.results) for g in study.groups}
     named = [f"{name} ({times} of its cells)" for name, times in diverged.items() if times]
-    return [*words, f"Training diverged: {', '.join(named)}."] if named else words
+    return [*words, f"Training diverged: {_some(named)}."] if named else words
 
 
 def _identical(groups: Sequence[Group]) -> list[str]:
@@ -60,7 +62,12 @@ def _identical(groups: Sequence[Group]) -> list[str]:
     named = [f"{name} ({few} of {many})" for name, (many, few) in counts.items() if few < many]
     if not named:
         return []
-    return [f"Cells with the same predictions count once; different ones: {', '.join(named)}."]
+    return [f"Cells with the same predictions count once; different ones: {_some(named)}."]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _one_configuration(group: Group) -> str:
@@ -117,7 +124,7 @@ def _leader(study: StudyResults, division: Division, groups: Sequence[Group]) ->
     first = leaders(metric, groups)
     if not first:
         return ""
-    leader, names = first[0], " and ".join(group.name for group in first)
+    leader, names = first[0], ", ".join(group.name for group in first)
     on = f"On {division[0]} divided by {division[1]}, "
     reached = f"{label} {mean_and_spread([value_of(r, metric) for r in different(leader.results)])}"
     about = f"of {whose_rows(leader.results, metric)}"
@@ -137,8 +144,11 @@ def _leader(study: StudyResults, division: Division, groups: Sequence[Group]) ->
     pairs = [p for p in study.pairs.get(division, []) if leader.name in (p.a, p.b)]
     if pairs:
         alike = [p.b if p.a == leader.name else p.a for p in pairs if p.p_holm >= ALPHA]
-        seen = ", ".join(alike[:3]) + (f" and {len(alike) - 3} more" if len(alike) > 3 else "")
-        text += f" From {seen} no difference is seen." if alike else " It differs from all others."
+        text += (
+            f" From {_some(alike)} no difference is seen."
+            if alike
+            else " It differs from all others."
+        )
     gains = [gain.words(metric) for gain in gains_of(leader, groups)]
     return " ".join([text, *gains])
 

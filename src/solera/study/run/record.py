@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -124,6 +124,11 @@ def _by_own(learner: Any, round: Round, part: Part) -> dict[str, Figure]:
         del records[before:]
     score = headline_metric(found)
     return {} if score is None else {HELD_OUT + score: found[score]}
+
+
+def told(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Each once, without those that are of the callbacks which every cell has."""
+    return tuple(dict.fromkeys(w for w in warnings if "there were no rounds for" not in w))
 
 
 def some_of(rows: Rows, seed: int) -> Rows:

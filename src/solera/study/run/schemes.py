@@ -45,7 +45,7 @@ from solera.study.run.judging import (
     own_models,
     pooled_curves,
 )
-from solera.study.run.record import TrainingRecord, Unmeasured, some_of, with_earlier
+from solera.study.run.record import TrainingRecord, Unmeasured, some_of, told, with_earlier
 from solera.study.run.results import Result, finite
 from solera.study.run.warm_up import warm_up
 
@@ -169,7 +169,7 @@ class _Training:
             common=of_common(model, federation) if kept[0] is not None else None,
             history=model.history_,
             names=list(federation.names),
-            warnings=list((model._trained_with or {}).get("warnings", ())),
+            warnings=list(told((model._trained_with or {}).get("warnings", ()))),
             **pooled_curves(judges.each[0] if len(judges.each) == 1 else None, kept[0]),
             **client_results(*kept),
         )
@@ -248,7 +248,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
         baseline=baseline(dataset, data) if model.predicts else {},
         history=_mean_history(histories),
         names=list(data.names),
-        warnings=list(dict.fromkeys(warnings)),
+        warnings=list(told(warnings)),
         client_curves=known_curves(found.scores for found in judges.each),
         **client_results(*(evaluation_of(each, part) for part, each in kept.items())),
     )
