@@ -19,7 +19,7 @@ from solera.study.files.tables import DataSpec, Variant
 from solera.study.names import Chain, chain_of, short_names
 from solera.study.rows import Answers, RowPair, interval, pairs_of
 from solera.study.run.cells import Cell
-from solera.study.run.results import Result, headline
+from solera.study.run.results import Result, different, headline
 from solera.study.run.runner import StudyRun
 
 MOST_DIVISIONS = 6
@@ -81,17 +81,6 @@ def answers_of(results: Sequence[Result], metric: str) -> list[Answers]:
     packed = [result.answers if on_test else result.own_answers for result in results]
     found = [Answers.unpacked(content) for content in packed]
     return [answers for answers in found if answers is not None] if all(packed) else []
-
-
-def different(results: Sequence[Result]) -> list[Result]:
-    """Those that do not answer all test rows as one before them does."""
-    found: list[tuple[Result, Answers | None]] = []
-    for result in results:
-        answers = Answers.unpacked(result.answers)
-        same = (answers and other and answers.same_as(other) for _, other in found)
-        if not any(same):
-            found.append((result, answers))
-    return [result for result, _ in found]
 
 
 def interval_of(results: Sequence[Result], metric: str) -> Interval | None:

@@ -36,7 +36,6 @@ from solera.study.report.groups import (
     Group,
     StudyResults,
     best,
-    different,
     interval_of,
     is_validated,
     leaders,
@@ -45,7 +44,7 @@ from solera.study.report.groups import (
 )
 from solera.study.report.significance import ALPHA, on_rows, over_data_sets
 from solera.study.run.cells import CellStore
-from solera.study.run.results import Result
+from solera.study.run.results import Result, different
 from solera.study.run.schemes import load
 
 # --- tables ---

@@ -15,7 +15,6 @@ from solera.study.report.groups import (
     Division,
     Group,
     StudyResults,
-    different,
     interval_of,
     is_validated,
     leaders,
@@ -23,7 +22,7 @@ from solera.study.report.groups import (
     whose_rows,
 )
 from solera.study.report.significance import ALPHA, friedman_words
-from solera.study.run.results import Result
+from solera.study.run.results import Result, different
 from solera.study.run.schemes import divided, load
 
 _NAMED = 3

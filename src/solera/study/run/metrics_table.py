@@ -16,7 +16,8 @@ baseline   a metric of the most frequent class, or the mean, of training rows
 common     a metric of ``clients`` by what all share, where each has its own model
 round      what the learner logged in a ``round``
 cost       rounds, bytes, seconds of training and of prediction; their kWh and kg CO₂e
-           (``kwh``), those of reading, warming up and the like (``kwh apart``), and kWh by task
+           (``kwh``), those of reading, warming up and the like (``kwh apart``), and kWh by task;
+           ``repeats`` of a cell whose predictions are those of another seed or fold
 ========== =====================================================================
 """
 
@@ -31,7 +32,7 @@ from typing import Any
 from solera.core.rounds import logged
 from solera.evaluation.figure import Figure
 from solera.study.run.folder import write_text
-from solera.study.run.results import Result
+from solera.study.run.results import Result, different
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
@@ -75,7 +76,21 @@ def numbers(result: Result) -> Iterator[Line]:
 
 def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:
     """The table as CSV."""
-    return lines_text([(labels, line) for labels, result in rows for line in numbers(result)])
+    lines = [(labels, line) for labels, result in rows for line in numbers(result)]
+    return lines_text([*lines, *_repeats(rows)])
+
+
+def _repeats(rows: Sequence[tuple[Labels, Result]]) -> Iterator[tuple[Labels, Line]]:
+    """A line for every cell that answers all test rows as another of its method does."""
+    methods: dict[str, list[tuple[Labels, Result]]] = {}
+    for labels, result in rows:
+        method = {k: v for k, v in labels.items() if k not in ("cell", "seed", "fold")}
+        methods.setdefault(repr(method), []).append((labels, result))
+    for cells in methods.values():
+        counted = {id(result) for result in different([result for _, result in cells])}
+        for labels, result in cells:
+            if id(result) not in counted:
+                yield labels, ("cost", None, None, "repeats", 1.0)
 
 
 def lines_text(lines: Sequence[tuple[Labels, Line]]) -> str:

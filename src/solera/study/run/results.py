@@ -11,6 +11,7 @@ from solera.evaluation.curves import Curves
 from solera.evaluation.figure import read_figure, restored
 from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
+from solera.study.rows import Answers
 
 K = TypeVar("K")
 _METRICS = ("metrics", "client_metrics", "others", "validation", "baseline", "common")
@@ -97,3 +98,14 @@ def headline(results: Sequence[Result]) -> list[str]:
 def finite(metrics: Mapping[K, float]) -> dict[K, float]:
     """JSON has no number for a metric that overflowed; reports show it as missing."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def different(results: Sequence[Result]) -> list[Result]:
+    """Those that do not answer all test rows as one before them does."""
+    found: list[tuple[Result, Answers | None]] = []
+    for result in results:
+        answers = Answers.unpacked(result.answers)
+        same = (answers and other and answers.same_as(other) for _, other in found)
+        if not any(same):
+            found.append((result, answers))
+    return [result for result, _ in found]
