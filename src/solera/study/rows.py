@@ -219,7 +219,7 @@ def compare_rows(a: Method, b: Method, metric: str) -> RowPair | None:
     else:
         return None
     found = [_gaps(first, second, metric) for first, second in sides]
-    gap = sign(metric) * float(np.mean([mean for mean, _ in found]))
+    gap = sign(metric) * float(np.mean([mean for mean, _ in found])) + 0.0  # no −0
     gaps = sign(metric) * np.mean([np.sort(drawn) for _, drawn in found], axis=0)
     bounds = _quantiles(gaps)
     if bounds is None or not np.isfinite(gap):

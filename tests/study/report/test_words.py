@@ -136,7 +136,8 @@ def test_failures_and_divergence_are_in_the_summary(
 
     assert Failing.__name__ == "Failing"
     text = (
-        'seeds = [0, 1]\n[data]\nname = "breast_cancer"\nclients = 3\n[[learner]]\nkind = "Failing"\n'
+        'seeds = [0, 1]\n[data]\nname = "breast_cancer"\nclients = 3\n'
+        '[[learner]]\nkind = "Failing"\n'
         '[[learner]]\nkind = "FedLinear"\nrounds = 5\nlr = [1e-7, 1.0]\n'
     )
     run, report = carried_out(text, tmp_path)
