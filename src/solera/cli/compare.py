@@ -101,7 +101,7 @@ def _content(outcome: Comparison, skipped: list[str]) -> dict[str, object]:
         "scores": outcome.scores.tolist(),
         "left_out": outcome.left_out,
         "skipped": skipped,
-        "means": [interval.estimate for interval in outcome.intervals],
+        "means": outcome.scores.mean(axis=0).tolist(),
         "mean_ranks": list(outcome.ranks),
         "friedman": None if result is None else {"statistic": result.statistic, "p": result.p},
         "critical_difference": outcome.critical_difference,

@@ -366,12 +366,13 @@ class Evaluate(Callback, Component):
         return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
-        others = [c for c in learner._callbacks if isinstance(c, Evaluate)]
-        alike = [c for c in others if (c.X is None) == (self.X is None)]
-        place = next((i for i, other in enumerate(alike) if other is self), 0)
-        part = "rows" if self.X is not None else self.part
-        taken = sum(c.part == self.part or c.X is not None for c in alike[1:place])
-        self._prefix = f"{part}_{place + 1}_" if taken else f"{part}_" if place else ""
+        alike = [
+            (c.part if c.X is None else "rows")
+            for c in learner._callbacks[: _place(learner._callbacks, self) + 1]
+            if isinstance(c, Evaluate) and (c.X is None) == (self.X is None)
+        ]
+        again = f"_{len(alike)}" if alike[-1] in alike[1:-1] else ""
+        self._prefix = f"{alike[-1]}{again}_" if len(alike) > 1 else ""
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:
@@ -382,6 +383,10 @@ class Evaluate(Callback, Component):
         else:
             found = held_out(learner, self.X, self.y)
         round.log(**{f"{self._prefix}{name}": figure for name, figure in found.items()})
+
+
+def _place(callbacks: Sequence[Callback], callback: Callback) -> int:
+    return next(i for i, other in enumerate(callbacks) if other is callback)
 
 
 def held_out(model: Any, X: Any, y: Any) -> dict[str, Figure]:

@@ -27,11 +27,9 @@ from solera.study.run.cells import Stored
 from solera.study.run.metrics_table import LAST, ROWS
 from solera.study.statistics import (
     FriedmanResult,
-    Interval,
     Pair,
     friedman,
     nemenyi,
-    t_interval,
     wilcoxon_holm,
 )
 
@@ -64,7 +62,6 @@ class Comparison:
     scores: FloatArray
     left_out: int
     alpha: float
-    intervals: tuple[Interval, ...]
     ranks: tuple[float, ...]
     friedman: FriedmanResult | None
     critical_difference: float | None
@@ -197,7 +194,6 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
         scores=table,
         left_out=len(cells) - len(whole),
         alpha=alpha,
-        intervals=tuple(t_interval(column) for column in table.T),
         ranks=tuple(result.ranks.tolist()),
         friedman=result if enough else None,
         critical_difference=nemenyi(result.ranks, len(sets), alpha) if enough else None,

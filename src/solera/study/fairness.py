@@ -163,8 +163,7 @@ def three_schemes(
     for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
-        test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y, pivot=0.0)
+        found = judged(fitted(only), data.segments(only, "test").joined())
         assert found is not None
         each[client] = found
     alone = evaluation_of(each, "test")

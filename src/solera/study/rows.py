@@ -22,7 +22,7 @@ from solera.core.schema import Schema, class_codes
 from solera.core.statistics import ROUNDING, holm
 from solera.evaluation.counts import metrics_of_many
 from solera.evaluation.intervals import Interval, wilson
-from solera.evaluation.metrics import find_metric, sign
+from solera.evaluation.metrics import METRICS, sign
 from solera.learn.judging import given_by_rows
 
 DRAWS = 2000
@@ -263,7 +263,7 @@ def pairs_of(
 
 
 def _height(answers: Sequence[Answers], metric: str) -> float:
-    means = [_mean([one], metric, np.ones((1, one.rows)))[0] for one in answers]
+    means = [one.metric(metric, np.ones((1, one.rows))) for one in answers]
     return sign(metric) * float(np.mean(means))
 
 
@@ -303,9 +303,10 @@ def _mcnemar(
 
 def _follows(answers: Answers, metric: str) -> bool:
     """Whether a metric follows from predictions, without their probabilities."""
-    about = find_metric(metric)
-    known = about is not None and not (about.needs_scores or about.logged)
-    return known and about is not None and answers.schema.target in about.targets
+    about = METRICS.get(metric)
+    if about is None or about.needs_scores or about.logged:
+        return False
+    return answers.schema.target in about.targets
 
 
 def _on_same_rows(answers: Sequence[Answers]) -> bool:

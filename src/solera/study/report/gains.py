@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from solera.core.statistics import ROUNDING
 from solera.evaluation.metrics import metric_label, sign
-from solera.study.files.tables import Scheme
 from solera.study.formatting import number
 from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.clients import client_means
@@ -17,70 +16,39 @@ from solera.study.report.groups import Group, StudyResults
 
 
 class Gains(NamedTuple):
-    """What federating gains a learner against itself, in a metric's own direction."""
+    """What federating gains a learner, in a metric's own direction.
 
-    method: str
-    federated: Group
-    alone: Group | None
-    centralised: Group | None
+    ``over`` each other scheme it is on the test rows that no client has; ``at_clients`` are the
+    gains of each by the score of its own test rows.
+    """
 
-    def over(self, other: Group | None, metric: str) -> float | None:
-        """On the test rows that no client has, which are not those of a client alone."""
-        if other is None:
-            return None
-        gap = self.federated.mean(metric) - other.mean(metric)
-        return None if math.isnan(gap) else sign(metric) * gap
+    over: Mapping[str, float]
+    at_clients: Sequence[float]
+
+    def words(self, alone: Group | None) -> str:
+        """As sentences; ``alone`` is the learner trained so, if it was."""
+        ways = {"alone": _ALONE if alone is not None and alone.results[0].metrics else ""}
+        gaps = [f"{_gap(gap)} {way}{ways.get(way, '')}" for way, gap in self.over.items()]
+        text = f"Federated it is {' and '.join(gaps)}." if gaps else ""
+        if alone is None:
+            return text
+        if not self.at_clients:
+            return f"{text} What clients gain on their own rows is not known (client_test)."
+        better, worse = self.won
+        return (
+            f"{text} By {metric_label(alone.results[0].score or '')} on its own test rows the "
+            f"federated model is better than the one trained alone at {better} of "
+            f"{len(self.at_clients)} clients and worse at {worse}."
+        )
 
     @property
-    def at_clients(self) -> list[float]:
-        """Of each client, by the score of its own test rows."""
-        if self.alone is None:
-            return []
-        score = sign(self.alone.results[0].score or "accuracy")
-        together, own = client_means(self.federated.results), client_means(self.alone.results)
-        return [score * (together[client] - own[client]) for client in own if client in together]
-
-    def words(self, metric: str) -> str:
-        """As a sentence, or several."""
-        others = (self.alone, self.centralised)
-        gaps = [
-            f"{_gap(gap)} {other.scheme}"
-            + (_ALONE if other.scheme == "alone" and other.results[0].metrics else "")
-            for other in others
-            if other is not None and (gap := self.over(other, metric)) is not None
-        ]
-        text = f"Federated, {self.method} is {' and '.join(gaps)}." if gaps else ""
-        if self.alone is None:
-            return text
-        each = self.at_clients
-        if not each:
-            rest = "What clients gain on their own rows is not known: client_test sets some aside."
-            return f"{text} {rest}"
-        better, worse = _won(each)
-        label = metric_label(self.alone.results[0].score or "")
-        return (
-            f"{text} By {label} on its own test rows the federated model is better than the one "
-            f"trained alone at {better} of {len(each)} clients and worse at {worse}."
-        )
+    def won(self) -> tuple[int, int]:
+        """At how many clients it is better, and worse; what rounding leaves is neither."""
+        signs = [math.copysign(abs(gain) > ROUNDING, gain) for gain in self.at_clients]
+        return signs.count(1), signs.count(-1)
 
 
 _ALONE = " (the mean of the clients' own models, on the same rows, which are not theirs)"
-
-
-def gains_of(group: Group, groups: Sequence[Group]) -> list[Gains]:
-    """What federating gains the learner of a group; nothing where it was trained one way only."""
-    federated, alone, centralised = (group.of_scheme(s, groups) for s in _ORDER)
-    if federated is None or (alone is None and centralised is None):
-        return []
-    return [Gains(group.method, federated, alone, centralised)]
-
-
-_ORDER: tuple[Scheme, ...] = ("federated", "alone", "centralised")
-
-
-def _won(gains: Sequence[float]) -> tuple[int, int]:
-    """At how many clients it is better, and worse; what rounding leaves is neither."""
-    return sum(gain > ROUNDING for gain in gains), sum(gain < -ROUNDING for gain in gains)
 
 
 def _gap(gap: float) -> str:
@@ -89,25 +57,44 @@ def _gap(gap: float) -> str:
     return f"{number(abs(gap))} {'better' if gap > 0 else 'worse'} than"
 
 
+def ways_of(group: Group, groups: Sequence[Group]) -> dict[str, Group]:
+    """The learner of a group in every scheme in which it was trained."""
+    return {other.scheme: other for other in groups if other.method == group.method}
+
+
+def gains_of(ways: Mapping[str, Group], metric: str) -> Gains:
+    """Of a learner that was trained federated, and otherwise."""
+    means = {way: sign(metric) * group.mean(metric) for way, group in ways.items()}
+    over = {way: means["federated"] - mean for way, mean in means.items() if way != "federated"}
+    over = {way: gap for way, gap in over.items() if not math.isnan(gap)}
+    if "alone" not in ways:
+        return Gains(over, [])
+    upwards = sign(ways["alone"].results[0].score or "accuracy")
+    own, together = (client_means(ways[way].results) for way in ("alone", "federated"))
+    shared = [client for client in own if client in together]
+    return Gains(over, [upwards * (together[client] - own[client]) for client in shared])
+
+
 def gains(study: StudyResults) -> Blocks:
     """What federating gains every learner against itself."""
     rows = []
     for division, groups in study.divisions.items():
         for group in groups:
-            if group.scheme != "federated":
+            ways = ways_of(group, groups)
+            if group.scheme != "federated" or len(ways) < 2:
                 continue
-            for gain in gains_of(group, groups):
-                each = gain.at_clients
-                where = f" on {', '.join(division)}" if len(study.divisions) > 1 else ""
-                rows.append(
-                    [
-                        f"{gain.method}{where}",
-                        _signed(gain.over(gain.alone, study.metric)),
-                        _signed(fmean(each) if each else None),
-                        " / ".join(map(str, _won(each))) if each else "–",
-                        _signed(gain.over(gain.centralised, study.metric)),
-                    ]
-                )
+            found = gains_of(ways, study.metric)
+            where = f" on {', '.join(division)}" if len(study.divisions) > 1 else ""
+            each = found.at_clients
+            rows.append(
+                [
+                    f"{group.method}{where}",
+                    _signed(found.over.get("alone")),
+                    _signed(fmean(each) if each else None),
+                    " / ".join(map(str, found.won)) if each else "–",
+                    _signed(found.over.get("centralised")),
+                ]
+            )
     if not rows:
         return []
     label = metric_label(study.metric)

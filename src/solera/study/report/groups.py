@@ -55,11 +55,6 @@ class Group:
         """The mean of the metric on rows that were left out to validate by."""
         return _mean(result.validation.get(metric) for result in self.results)
 
-    def of_scheme(self, scheme: str, groups: Sequence[Group]) -> Group | None:
-        """The same learner, trained otherwise."""
-        same = (g for g in groups if (g.method, g.scheme) == (self.method, scheme))
-        return next(same, None)
-
 
 def _mean(values: Iterable[float | None]) -> float:
     known = [value for value in values if value is not None]

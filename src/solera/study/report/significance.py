@@ -18,13 +18,10 @@ ALPHA = 0.05
 def comparison_blocks(comparison: Comparison, by: str = "method") -> Blocks:
     """Means over data sets and tests between these, and pairs of methods on their test rows."""
     n = len(comparison.rows)
-    ranked = zip(comparison.ranks, comparison.methods, comparison.intervals, strict=True)
-    methods = [
-        [method, number(interval.estimate), _range(interval.low, interval.high) if n > 1 else "–",
-         f"{rank:.2f}"]
-        for rank, method, interval in sorted(ranked, key=lambda row: row[:2])
-    ]  # fmt: skip
-    header = [by, metric_label(comparison.metric), "95 % over data sets", "mean rank"]
+    means = comparison.scores.mean(axis=0).tolist()
+    ranked = sorted(zip(comparison.ranks, comparison.methods, means, strict=True))
+    methods = [[method, number(mean), f"{rank:.2f}"] for rank, method, mean in ranked]
+    header = [by, metric_label(comparison.metric), "mean rank"]
     rows = f"{n} data set{'s' if n > 1 else ''}"
     if comparison.left_out:
         rows += f"; {comparison.left_out} scores are left out, because a method has none there"

@@ -10,7 +10,7 @@ from solera.core.meter import size
 from solera.evaluation.metrics import metric_label
 from solera.study.formatting import mean_and_spread, number
 from solera.study.report.blocks import Blocks, Paragraph
-from solera.study.report.gains import gains_of
+from solera.study.report.gains import gains_of, ways_of
 from solera.study.report.groups import (
     Division,
     Group,
@@ -148,8 +148,10 @@ def _leader(study: StudyResults, division: Division, groups: Sequence[Group]) ->
             if alike
             else " It differs from all others."
         )
-    gains = [gain.words(metric) for gain in gains_of(leader, groups)]
-    return " ".join([text, *gains])
+    ways = ways_of(leader, groups)
+    if "federated" not in ways or len(ways) < 2:
+        return text
+    return f"{text} {gains_of(ways, metric).words(ways.get('alone'))}"
 
 
 def _count(things: Any, word: str) -> str:

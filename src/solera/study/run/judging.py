@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.clients import Rows
 from solera.core.errors import UsageError
 from solera.core.schema import Schema
 from solera.data.dataset import Dataset
@@ -69,15 +70,12 @@ def judged_answers(schema: Schema, said: Any, y: Any, pivot: Any = None) -> Eval
 
 def own_answers(record: TrainingRecord, model: Any, data: FederatedData) -> bytes:
     """What each client's model, or that of all, answers on the client's own test rows."""
-    clients = np.flatnonzero(data.sizes("test"))
-    if not model.is_personal:
-        rows = data.segments(clients, "test").joined()
-        answers = record.predictions([model], rows.X)
-        return Answers.of(model.schema_, rows.y, answers).packed()
-    own = {client: model.at(client) for client in model._client_parts.parts}
-    each = [(own[c], data.segments(np.array([c]), "test").joined()) for c in clients if c in own]
-    said = [record.predictions([one], rows.X)[0] for one, rows in each]
-    truth = np.concatenate([rows.y for _, rows in each])
+    kept = model._client_parts.parts if model.is_personal else range(data.clients)
+    clients = [c for c in np.flatnonzero(data.sizes("test")) if c in kept]
+    tested = [data.segments(np.array([client]), "test").joined() for client in clients]
+    own = [model.at(client) if model.is_personal else model for client in clients]
+    said = [record.predictions([m], rows.X)[0] for m, rows in zip(own, tested, strict=True)]
+    truth = np.concatenate([rows.y for rows in tested])
     return Answers.of(model.schema_, truth, [np.concatenate(said)]).packed()
 
 
@@ -129,13 +127,11 @@ def of_common(model: Any, federation: Simulation) -> dict[str, Any] | None:
     return {}
 
 
-def judged(
-    model: Any, X: Any, y: Any, *, scores: bool = False, pivot: Any = None
-) -> Evaluation | None:
+def judged(model: Any, rows: Rows) -> Evaluation | None:
     """What one client that holds all of these rows would find; None without rows."""
-    if not model.predicts or y is None or not X.shape[0]:
+    if not model.predicts or rows.y is None or not len(rows):
         return None
-    return evaluate_rows(model, X, y, scores, pivot=pivot)
+    return evaluate_rows(model, rows.X, rows.y, pivot=0.0)
 
 
 def pooled_curves(test: Evaluation | None, clients: Evaluation | None) -> dict[str, Any]:
@@ -181,7 +177,4 @@ def measured_figures(result: Result) -> dict[str, Any]:
         "validation rows": result.validation,
         "baseline, the most frequent class or the mean": result.baseline,
     }
-    return {
-        part: [[name, figure.to_payload()] for name, figure in metrics.items()]
-        for part, metrics in by_part.items()
-    }
+    return {part: [[n, f.to_payload()] for n, f in each.items()] for part, each in by_part.items()}

@@ -220,7 +220,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
         warnings += (fitted._trained_with or {}).get("warnings", ())
         judges.add(model)
         validation = data.segments(only, "validation").joined()
-        if (judgement := judged(model, validation.X, validation.y, pivot=0.0)) is not None:
+        if (judgement := judged(model, validation)) is not None:
             kept["validation"][client] = judgement
         if not model.predicts or tested.y is None or not len(tested):
             continue
