@@ -165,7 +165,7 @@ max_depth = 2
 
 @pytest.mark.parametrize(
     ("positive", "named"),
-    [("", "benign"), ('positive = "malignant"', "malignant")],
+    [("", "benign"), ('positive = "malignant"', "malignant"), ('positive = "benign"', "benign")],
 )
 def test_classes_go_by_their_names(tmp_path: Path, positive: str, named: str) -> None:
     run, report = carried_out(TREE.format(positive=positive), tmp_path)
@@ -178,7 +178,23 @@ def test_classes_go_by_their_names(tmp_path: Path, positive: str, named: str) ->
     tree = page[page.index("<h3>Tree") : page.index("<h3>Rules")]
     assert "malignant (" in tree
     assert "benign (" in tree
+    counts = re.search(r"\| rows per class \| malignant: (\d+), benign: (\d+) \|", report)
+    swapped = re.search(r"\| rows per class \| benign: (\d+), malignant: (\d+) \|", report)
+    held = np.bincount(so.datasets.breast_cancer().y).tolist()
+    assert list(map(int, counts.groups() if counts else swapped.groups()[::-1])) == held
+    confusion = page[page.index("<h2>Confusion") : page.index("<h2>Learners")]
+    ticks = re.findall(r">(malignant|benign)</text>", confusion)
+    dataset = load(run.cells[0].variant.data)
     model = so.load(next((tmp_path / "models").glob("*.sol")))
+    order = [ticks[-2], ticks[-1]]
+    codes = {"malignant": 0, "benign": 1}
+    first = codes[order[0]] if not positive else order[0]
+    (result,) = run.results.values()
+    assert sum(result.confusion[0]) == (dataset.y_test == first).sum()
+    assert (
+        result.confusion[0][0]
+        == ((dataset.y_test == first) & (model.predict(dataset.X_test) == first)).sum()
+    )
     answers = set(model.predict(so.datasets.breast_cancer().X_test).tolist())
     assert answers <= ({0, 1} if not positive else {"malignant", "benign"})
     assert not run.failures

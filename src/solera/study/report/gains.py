@@ -25,11 +25,13 @@ class Gains(NamedTuple):
     over: Mapping[str, float]
     at_clients: Sequence[float]
 
-    def words(self, alone: Group | None) -> str:
-        """As sentences; ``alone`` is the learner trained so, if it was."""
-        ways = {"alone": _ALONE if alone is not None and alone.results[0].metrics else ""}
-        gaps = [f"{_gap(gap)} {way}{ways.get(way, '')}" for way, gap in self.over.items()]
-        text = f"Federated it is {' and '.join(gaps)}." if gaps else ""
+    def words(self, ways: Mapping[str, Group]) -> str:
+        """As sentences about the learner in these schemes."""
+        alone = ways.get("alone")
+        notes = {"alone": _ALONE if alone is not None and alone.results[0].metrics else ""}
+        gaps = [f"{_gap(gap)} {way}{notes.get(way, '')}" for way, gap in self.over.items()]
+        name = ways["federated"].method
+        text = f"Federated, {name} is {' and '.join(gaps)}." if gaps else ""
         if alone is None:
             return text
         if not self.at_clients:

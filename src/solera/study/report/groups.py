@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from solera.core.errors import UsageError
+from solera.core.schema import Schema
 from solera.core.statistics import ROUNDING
+from solera.data.dataset import Dataset
 from solera.evaluation.figure import Figure
 from solera.evaluation.intervals import Interval
 from solera.evaluation.metrics import find_metric, sign
@@ -135,6 +137,21 @@ def best(metric: str, candidates: Sequence[Group]) -> Group | None:
 def is_validated(metric: str, groups: Sequence[Group]) -> bool:
     """Whether rows that decide nothing else choose among groups."""
     return any(not math.isnan(group.validated(metric)) for group in groups)
+
+
+def named(schema: Schema, dataset: Dataset) -> Schema:
+    """The schema of a model, whose classes go by the names that the data set has for codes."""
+    codes = schema.classes
+    coded = len(dataset.class_names) == len(codes) and schema.target == "classes"
+    if not coded or not np.array_equal(np.sort(codes), np.arange(len(codes))):
+        return schema
+    return replace(schema, classes=np.array([dataset.class_names[int(code)] for code in codes]))
+
+
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """What classes are called, in the order of models; or labels."""
+    classes = named(dataset.schema, dataset).classes
+    return tuple(map(str, classes)) if dataset.schema.target == "classes" else dataset.class_names
 
 
 def scores_of(groups: Sequence[Group], metric: str) -> list[Score]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +12,6 @@ import numpy as np
 
 from solera.core.meter import size
 from solera.core.rounds import logged
-from solera.core.schema import Schema
 from solera.data.dataset import Dataset
 from solera.evaluation.curves import Curves
 from solera.evaluation.metrics import HELD_OUT, metric_label
@@ -36,9 +34,11 @@ from solera.study.report.groups import (
     Group,
     StudyResults,
     best,
+    class_names,
     interval_of,
     is_validated,
     leaders,
+    named,
     value_of,
     whose_rows,
 )
@@ -141,15 +141,6 @@ def positive_of(group: Group) -> str:
     """What the positive one of two classes is called; nothing of other targets."""
     dataset = load(group.cells[0].variant.data)
     return named(dataset.schema, dataset).positive
-
-
-def named(schema: Schema, dataset: Dataset) -> Schema:
-    """The schema of a model, whose classes go by the names that the data set has for codes."""
-    codes = schema.classes
-    coded = len(dataset.class_names) == len(codes) and schema.target == "classes"
-    if not coded or not np.array_equal(np.sort(codes), np.arange(len(codes))):
-        return schema
-    return replace(schema, classes=np.array([dataset.class_names[int(code)] for code in codes]))
 
 
 # --- columns ---
@@ -310,7 +301,7 @@ def confusion(study: StudyResults) -> Blocks:
         leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
         matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
         if leader is not None and matrices:
-            classes = load(leader.cells[0].variant.data).class_names
+            classes = class_names(load(leader.cells[0].variant.data))
             caption = (
                 f"{leader.name} on {', '.join(division)}: test rows by true and predicted class, "
                 "over all seeds."

@@ -151,7 +151,7 @@ def _leader(study: StudyResults, division: Division, groups: Sequence[Group]) ->
     ways = ways_of(leader, groups)
     if "federated" not in ways or len(ways) < 2:
         return text
-    return f"{text} {gains_of(ways, metric).words(ways.get('alone'))}"
+    return f"{text} {gains_of(ways, metric).words(ways)}"
 
 
 def _count(things: Any, word: str) -> str:
