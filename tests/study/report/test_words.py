@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.learn.linear import FedLinear
 from solera.study.files.reader import parse
+from solera.study.run.results import different
 from solera.study.run.runner import StudyRun, run_study
 from solera.study.run.schemes import divided, load
 
@@ -100,6 +102,22 @@ def test_ten_seeds_that_say_the_same_say_it_once(tmp_path: Path) -> None:
     pairs = [re.findall(r"^\| FedHEONN lam=\S+ – .*$", r, re.MULTILINE) for r in (ten, one)]
     assert pairs[0] == pairs[1] != [], "nine more seeds change no p"
     assert "Friedman" not in ten
+
+
+def test_the_same_predictions_by_other_probabilities_are_not_the_same(tmp_path: Path) -> None:
+    text = (
+        'metrics = ["auroc", "accuracy"]\nseeds = [0, 1]\nschemes = ["alone", "federated"]\n'
+        '[data]\nname = "breast_cancer"\nclients = 3\nclient_test = 0.2\n[learner]\n'
+        'kind = "FedHEONN"\n'
+    )
+    run, report = carried_out(text, tmp_path)
+    one, other = (result for cell, result in run.finished if cell.scheme == "federated")
+    alike = replace(other, answers=one.answers)
+    assert len(different([one, alike])) == 2, "their curves are not the same"
+    assert len(different([one, replace(alike, curves=one.curves)])) == 1
+    header = next(line for line in report.splitlines() if line.startswith("|"))
+    assert "| accuracy, others' rows |" in header, "probabilities of others' rows are not counted"
+    assert "AUROC, others' rows" not in header
 
 
 ROUNDING = """\

@@ -166,8 +166,9 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
         if score != first:
             scores[f"{name}, clients' rows"] = lambda r: r.client_metrics.get(score)
         scores[f"{name}, worst client"] = lambda r: min(r.clients.values(), default=None)
-    if any(r.others for r in every):
-        scores[f"{label}, others' rows"] = lambda r: r.others.get(first)
+    others = next((m for m in (first, score) if any(m in r.others for r in every)), None)
+    if others is not None:
+        scores[f"{metric_label(others)}, others' rows"] = lambda r: r.others.get(others)
     columns |= {name: _shown(score) for name, score in scores.items()}
     columns |= {
         **_common_column(every, score),

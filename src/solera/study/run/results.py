@@ -101,11 +101,14 @@ def finite(metrics: Mapping[K, float]) -> dict[K, float]:
 
 
 def different(results: Sequence[Result]) -> list[Result]:
-    """Those that do not answer all test rows as one before them does."""
+    """Those that do not answer all test rows, with the same curves, as one before them does."""
     found: list[tuple[Result, Answers | None]] = []
     for result in results:
         answers = Answers.unpacked(result.answers)
-        same = (answers and other and answers.same_as(other) for _, other in found)
+        same = (
+            answers and said and answers.same_as(said) and result.curves == other.curves
+            for other, said in found
+        )
         if not any(same):
             found.append((result, answers))
     return [result for result, _ in found]
