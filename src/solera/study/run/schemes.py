@@ -89,7 +89,8 @@ def train(
         )
         if save is not None and model is not None:
             tracked.stage("storing")
-            model._trained_with["measured"] = measured_figures(result)
+            facts = model._trained_with or {}
+            model._trained_with = {**facts, "measured": measured_figures(result)}
             model.save(save)
     if energy is not None:
         result = replace(result, energy=with_earlier(tracked.use, record.earlier_kwh_, energy))
