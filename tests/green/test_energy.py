@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -57,6 +58,19 @@ def test_a_sampler_counts_the_time_that_was_used() -> None:
     assert np.all(np.diff(sampler.joules) >= 0)
     assert np.all(np.diff(sampler.times) > 0)
     assert len(sampler.times) >= 6
+
+
+def test_the_curve_is_whole_while_it_is_written() -> None:
+    """Cells of studies failed on a busy machine: a time had been added, and no joules yet."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Sampler(every=0.0, children=False) as sampler:
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                assert sampler.at([sampler.times[0]]).tolist() == [0.0]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="running children are seen on Linux")

@@ -113,6 +113,34 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
         so.callbacks.Evaluate(X)
 
 
+def test_a_second_evaluation_does_not_overwrite_the_first():
+    y = (X @ W + NOISE).argmax(axis=1)
+    fed = so.simulate(X, y, clients=5, validation=0.2, test=0.3, seed=1)
+    half, rest = (X[:60], y[:60]), (X[60:], y[60:])
+    judges = [
+        so.callbacks.Evaluate(every=2),
+        so.callbacks.Evaluate(part="test"),
+        so.callbacks.Evaluate(part="test", every=3),
+        so.callbacks.Evaluate(*half),
+        so.callbacks.Evaluate(*rest),
+    ]
+    for model in (so.FedLinear(rounds=6), so.Pipeline(so.FedScaler(), so.FedLinear(rounds=6))):
+        stop = so.callbacks.EarlyStopping("rows_held_out_loss", patience=50)
+        fitted = model.fit(fed, callbacks=[*judges, stop])
+        history = fitted.history_
+        assert ["accuracy" in h for h in history] == [False, True] * 3
+        assert ["test_3_accuracy" in h for h in history] == [False, False, True] * 2
+        last = history[-1]
+        assert (last["accuracy"].part, last["test_accuracy"].part) == ("validation", "test")
+        assert last["test_accuracy"] == last["test_3_accuracy"] != last["accuracy"]
+        assert (last["score"].rows, last["rows_score"].rows) == (60, 440)
+        assert last["held_out_loss"] != last["rows_held_out_loss"]
+        best = min(h["rows_held_out_loss"] for h in history)
+        if isinstance(model, so.FedLinear):
+            p = fitted.predict_proba(rest[0])[np.arange(440), rest[1]]
+            assert -np.log(p).mean() == pytest.approx(best), "the best model was kept"
+
+
 def test_evaluation_inside_a_pipeline_sees_prepared_rows():
     y = (X @ W + NOISE).argmax(axis=1)
     fed = so.simulate(100 + 10 * X, y, clients=5, validation=0.3, seed=1)

@@ -12,7 +12,7 @@ from solera.core.errors import DataError, UsageError
 
 HISTORY = [
     {"round": i, "clients": 3, "bytes_down": 10, "bytes_up": 5, "time": 60.0 * (i + 1),
-     "seconds": 60.0, "score": s, "loss": 1 - s}
+     "seconds": 60.0, "score": s, "loss": (1 - s) / 7, "held_out_loss": 1 - s}
     for i, s in enumerate([0.2, 0.5, 0.9, 0.8])
 ]  # fmt: skip
 
@@ -26,12 +26,14 @@ def test_arrival_area_updates_and_bytes():
     assert so.selectors.area_under(HISTORY, over="time") == pytest.approx((0.65 + 0.3 + 0.15) / 3)
     assert so.selectors.updates(HISTORY) == 12
     assert so.selectors.traffic(HISTORY) == 60
+    of_training = so.selectors.area_under(HISTORY, "loss")
+    assert of_training == pytest.approx((0.65 + 0.3 + 0.15) / 21), "that of who was chosen"
     skipped = [*HISTORY[:1], {"round": 1, "clients": 0, "bytes_down": 0, "bytes_up": 0}]
     assert so.selectors.area_under(skipped) == pytest.approx(0.8)
     with pytest.raises(UsageError, match="no time"):
         so.selectors.time_to([{"score": 1.0}], 0.5)
-    with pytest.raises(DataError, match="no round has"):
-        so.selectors.area_under([{"round": 0}])
+    with pytest.raises(DataError, match=r"no round has both 'held_out_loss'.*Evaluate\(X, y\)"):
+        so.selectors.area_under([{"round": 0, "loss": 1.0}])
 
 
 counts = st.lists(st.integers(0, 20), min_size=1, max_size=30)
@@ -65,12 +67,18 @@ def fed(seed=0):
     X, y, *_ = so.datasets.digits()
     failures = so.simulation.Failures(dropout=0.2)
     clock = so.simulation.VirtualClock()
-    return so.simulate(X / 16, y, clients=12, seed=seed, clock=clock, failures=failures)
+    options = {"clock": clock, "failures": failures, "validation": 0.2}
+    return so.simulate(X / 16, y, clients=12, seed=seed, **options)
 
 
 def test_selections_are_recorded():
     seen = so.selectors.Selections()
-    model = so.FedLinear(rounds=6, per_round=4).fit(fed(), callbacks=[seen])
+    assert "area" not in so.selectors.summarise(so.FedLinear(rounds=2).fit(fed()).history_), (
+        "a loss of the training rows of some is that of nobody"
+    )
+    rows = fed().data.segments(np.arange(12), "validation").joined()
+    watch = [seen, so.callbacks.Evaluate(rows.X, rows.y)]
+    model = so.FedLinear(rounds=6, per_round=4).fit(fed(), callbacks=watch)
     assert seen.chosen_.sum() == 24
     lost = sum(entry["failures"] for entry in model.history_)
     assert seen.took_part_.sum() == 24 - lost < 24
@@ -86,7 +94,7 @@ def test_selections_are_recorded():
     assert np.array_equal(again.chosen_, seen.chosen_)
 
 
-def test_grid_search_finds_the_smallest_area():
+def test_grid_search_finds_the_smallest_area_of_the_held_out_loss():
     learner = so.FedLinear(rounds=4, per_round=3, select=so.ActiveSampling())
     grid = {"alpha2": [0.0, 1.0], "alpha3": [0.0, 1.0]}
     found = so.selectors.grid_search(learner, fed, grid, seeds=[0, 1])
@@ -95,14 +103,21 @@ def test_grid_search_finds_the_smallest_area():
     best = {name: found[0][name] for name in grid}
     areas = []
     for seed in (0, 1):
+        rows = fed(seed).data.segments(np.arange(12), "validation").joined()
         model = so.FedLinear(rounds=4, per_round=3, select=so.ActiveSampling(**best))
-        areas.append(so.selectors.area_under(model.fit(fed(seed)).history_))
+        model.fit(fed(seed), callbacks=[so.callbacks.Evaluate(rows.X, rows.y)])
+        p = model.predict_proba(rows.X)[np.arange(len(rows.y)), rows.y]
+        assert model.history_[-1]["held_out_loss"] == pytest.approx(-np.log(p).mean())
+        areas.append(so.selectors.area_under(model.history_))
     assert found[0]["area"] == pytest.approx(np.mean(areas))
     assert learner.select == so.ActiveSampling()
     with pytest.raises(UsageError, match="no selector"):
         so.selectors.grid_search(so.FedLinear(), fed, grid)
     with pytest.raises(UsageError, match="at least one value"):
         so.selectors.grid_search(learner, fed, {"alpha2": []})
+    X, y, *_ = so.datasets.digits()
+    with pytest.raises(UsageError, match=r"no validation rows to tune by.*validation=0\.2"):
+        so.selectors.grid_search(learner, lambda seed: so.simulate(X, y, clients=4), grid)
 
 
 def test_pictures_show_what_they_are_given():

@@ -63,6 +63,21 @@ def test_learners_give_the_same_as_in_simulation_and_repeat_bit_for_bit(network)
         assert learned(again) == learned(there)
 
 
+def test_energy_over_a_network_is_of_the_driver_and_says_so(network):
+    fed = network.connect("metered", seed=7)
+    with so.energy.track_energy(fed, source="model") as tracked:
+        so.FedLinear(rounds=2).fit(fed)
+    use = tracked.use
+    assert use.elsewhere
+    assert "of the driver alone: clients elsewhere are not metered" in str(use)
+    assert use.clients == [], "what the driver took while it waited is nobody's share"
+    assert sum(use.tasks.values()) == pytest.approx(use.kwh)
+    with so.energy.track_energy(so.simulate(data()), source="model") as simulated:
+        pass
+    assert (use + simulated.use).of_work().elsewhere > simulated.use.elsewhere
+    assert "driver" not in str(simulated.use)
+
+
 def test_a_driver_that_is_run_again_gets_the_stored_replies(network):
     first = so.FedLinear(rounds=3).fit(network.connect("once", seed=1))
     for process in network.agents.values():

@@ -42,10 +42,11 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: means, mean ranks, Friedman, Nemenyi, and Wilcoxon with Holm's correction.
+    """Compare runs: pairs of methods on the same test rows, and tests over several data sets.
 
-    Every data set, partition and seed that all methods have a score for is a row of the table
-    that is tested. A run folder that cannot be read is named and skipped. Trained alone, federated
+    Pairs are compared by McNemar's test or a paired bootstrap over rows, with Holm's correction;
+    means over data sets by Friedman, Nemenyi and Wilcoxon. What counts is what all methods have a
+    score for. A run folder that cannot be read is named and skipped. Trained alone, federated
     and centralised, a learner is three methods.
     """
     from solera.core.errors import UsageError
@@ -66,7 +67,7 @@ def compare(
     if plot is not None:
         if outcome.critical_difference is None:
             raise UsageError(
-                "one row has no critical difference", hint="compare more seeds or data"
+                "one data set has no critical difference", hint="compare on more data sets"
             )
         picture = critical_difference(outcome.methods, outcome.ranks, outcome.critical_difference)
         plot.parent.mkdir(parents=True, exist_ok=True)
@@ -100,9 +101,12 @@ def _content(outcome: Comparison, skipped: list[str]) -> dict[str, object]:
         "scores": outcome.scores.tolist(),
         "left_out": outcome.left_out,
         "skipped": skipped,
-        "means": [interval.estimate for interval in outcome.intervals],
+        "means": outcome.scores.mean(axis=0).tolist(),
         "mean_ranks": list(outcome.ranks),
         "friedman": None if result is None else {"statistic": result.statistic, "p": result.p},
         "critical_difference": outcome.critical_difference,
         "wilcoxon_holm": [pair._asdict() for pair in outcome.pairs],
+        "on_rows": {
+            name: [pair._asdict() for pair in pairs] for name, pairs in outcome.on_rows.items()
+        },
     }

@@ -22,6 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from solera.core.errors import DataError, UsageError
 
 Floats = NDArray[np.float64]
+ROUNDING = 1e-9
+"""Values that differ by less, in parts of themselves, are tied."""
 _FEW = 13
 """Rows up to which Wilcoxon's test is exact with ties, too, as in scipy."""
 
@@ -293,4 +295,15 @@ def _checked(table: Any) -> tuple[Floats, Sequence[Any]]:
             f"row {row} has no finite value for method {names[column]!r}",
             hint="leave out rows that not every method has finished",
         )
-    return values, names
+    return np.array([_tied(row) for row in values]), names
+
+
+def _tied(row: Floats) -> Floats:
+    """The values of a row, where those that only rounding tells apart are the same."""
+    order = np.argsort(row)
+    ordered = row[order]
+    apart = np.diff(ordered) > ROUNDING * np.maximum(np.abs(ordered[1:]), np.abs(ordered[:-1]))
+    first = np.concatenate([[0], np.cumsum(apart)])
+    settled = np.empty_like(row)
+    settled[order] = ordered[np.searchsorted(first, first)]
+    return settled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -93,9 +94,14 @@ def headline_of(target: str) -> str:
     return next(m.name for m in _ALL if m.headline and target in m.targets)
 
 
+HELD_OUT: Final = "held_out_"
+"""How numbers of a round begin that are of rows which nobody trains on."""
+_PREFIX: Final = re.compile(rf"(?:(?:validation|test|train|rows)(?:_\d+)?_)?(?:{HELD_OUT})?")
+
+
 def find_metric(name: str) -> Metric | None:
     """What is known of a metric, also of ``validation_loss`` and ``quantile_loss_0.9``."""
-    name = name.removeprefix("validation_")
+    name = _PREFIX.sub("", name, count=1)
     return METRICS.get("quantile_loss" if name.startswith("quantile_loss_") else name)
 
 
@@ -103,6 +109,8 @@ def metric_label(name: str) -> str:
     """``macro_f1`` as ``macro-F1``, ``validation_mse`` as ``validation MSE``."""
     if name in METRICS:
         return METRICS[name].label
+    if name.startswith(HELD_OUT):
+        return f"{metric_label(name.removeprefix(HELD_OUT))} of held-out rows"
     part, _, rest = name.partition("_")
     return f"{part} {metric_label(rest)}" if rest else part
 

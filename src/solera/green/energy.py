@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, zip_longest
 from typing import Any, Literal
 
@@ -32,8 +32,11 @@ from solera.green import carbon
 from solera.green.power import JOULES_PER_KWH, PowerModel, Sampler
 
 COORDINATOR = "coordinator"
+PREDICTION = "prediction"
 BETWEEN = "between trainings"
 """Starting a process and storing results, counted by a shared sampler."""
+APART = (BETWEEN, "reading data", "warming up", "scoring", "storing")
+"""Tasks of a study that are neither training nor prediction."""
 Source = Literal["auto", "codecarbon", "model"]
 _names = count()
 
@@ -88,6 +91,8 @@ class EnergyUse:
     tasks: dict[str, float] = field(default_factory=dict)
     rounds: list[float] = field(default_factory=list)
     clients: list[float] = field(default_factory=list)
+    elsewhere: bool = False
+    """Whether clients worked on other machines, which are not metered: this is of the driver."""
 
     @property
     def wh(self) -> float:
@@ -96,6 +101,13 @@ class EnergyUse:
     def per_wh(self, score: float) -> float:
         """A score divided by the watt-hours it took, for example accuracy per Wh."""
         return score / self.wh if self.wh else float("inf")
+
+    def of_work(self) -> EnergyUse:
+        """Without the tasks that are :data:`APART`: what training and prediction took."""
+        tasks = {name: kwh for name, kwh in self.tasks.items() if name not in APART}
+        kwh = sum(tasks.values())
+        co2e = self.co2e * kwh / self.kwh if self.kwh else 0.0
+        return replace(self, kwh=kwh, co2e=co2e, tasks=tasks)
 
     def __add__(self, other: EnergyUse) -> EnergyUse:
         """Both, one after the other."""
@@ -110,12 +122,14 @@ class EnergyUse:
             dict(tasks),
             _added(self.rounds, other.rounds),
             _added(self.clients, other.clients),
+            self.elsewhere or other.elsewhere,
         )
 
     def __str__(self) -> str:
+        whose = ", of the driver alone: clients elsewhere are not metered" * self.elsewhere
         return (
             f"{self.wh:.4g} Wh, {1000 * self.co2e:.4g} g CO₂e in {self.seconds:.1f} s "
-            f"({self.source})"
+            f"({self.source}{whose})"
         )
 
 
@@ -139,6 +153,7 @@ class Tracked:
 
     def stage(self, name: str) -> None:
         """What happens between asks from now on; the coordinator's work by default."""
+        self._sampler.read()
         self._stages.append((time.perf_counter(), name))
 
     @property
@@ -151,8 +166,11 @@ class Tracked:
         total = model if kwh is None else kwh
         ended = self._sampler.mark = self._sampler.times[-1]
         grams = options.grams_per_kwh()
-        parts = self._parts(ended, total / model if model else 0.0)
-        self.use = EnergyUse(total, total * grams / 1000, ended - self._began, source, *parts)
+        tasks, rounds, clients = self._parts(ended, total / model if model else 0.0)
+        elsewhere = not all(getattr(fed.engine, "simulated", False) for fed, _ in self._federations)
+        clients = [] if elsewhere else clients
+        co2e, seconds = total * grams / 1000, ended - self._began
+        self.use = EnergyUse(total, co2e, seconds, source, tasks, rounds, clients, elsewhere)
 
     def _parts(
         self, ended: float, scale: float

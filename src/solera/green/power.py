@@ -154,7 +154,8 @@ class Sampler:
 
     def at(self, moments: ArrayLike) -> FloatArray:
         """Joules until some moments in the past."""
-        joules: FloatArray = np.interp(np.asarray(moments), self.times, self.joules)
+        with self._lock:  # the thread adds to both, one after the other
+            joules: FloatArray = np.interp(np.asarray(moments), self.times, self.joules)
         return joules
 
     def _watch(self) -> None:

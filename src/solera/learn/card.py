@@ -14,7 +14,7 @@ from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
 from solera.core.version import versions_of
-from solera.evaluation.figure import in_words
+from solera.evaluation.figure import in_words, read_figure
 from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
@@ -56,7 +56,7 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
         "Model": _model(learner),
         "Data": _data(learner.schema_),
         "Training": _rounds(learner, training),
-        "Metrics": _metrics(evaluation),
+        "Metrics": _metrics(evaluation, training.get("measured", {})),
         "Privacy": [*_privacy(learner, training), *_secure(training)],
         "Energy": ["not measured" if energy is None else f"{energy}"],
         "Versions": [f"{name} {number}" for name, number in training.get("versions", {}).items()],
@@ -108,7 +108,14 @@ def _rounds(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} of the last round: {in_words(value)}"
 
 
-def _metrics(evaluation: Any) -> list[str]:
+def _metrics(evaluation: Any, measured: Mapping[str, Any]) -> list[str]:
+    """What is given, or what a study measured when it trained the model."""
+    if evaluation is None and any(measured.values()):
+        return [
+            f"{name}: {in_words(read_figure(name, figure))} ({part})"
+            for part, figures in measured.items()
+            for name, figure in figures
+        ]
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
     found = [f"{name}: {in_words(figure)}" for name, figure in evaluation.metrics.items()]

@@ -8,6 +8,7 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ from solera.evaluation.counts import (
 )
 from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
+from solera.evaluation.metrics import HELD_OUT
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import MeanTotals, find_metric, metric_asks
 from solera.learn.scores import (
@@ -314,9 +316,15 @@ class Evaluate(Callback, Component):
     """Judge the model every so many rounds; the metrics appear in the history.
 
     ``Evaluate()`` asks the clients that are trained on and logs what :func:`evaluate` finds on the
-    ``part`` they keep; ``Evaluate(X, y)`` logs the ``score`` on rows the driver holds. Put it
-    before an :class:`EarlyStopping` that watches one of these metrics.
+    ``part`` they keep; ``Evaluate(X, y)`` logs the ``score`` and the ``held_out_loss`` of rows the
+    driver holds. Put it before an :class:`EarlyStopping` that watches one of these metrics.
+
+    Of several in one fit the first logs plain names, and each later one of the same kind names with
+    its part before them (``test_accuracy``), or with its place where that is taken, too
+    (``rows_score``, ``rows_3_score``).
     """
+
+    _prefix = ""
 
     def __init__(
         self, X: Any = None, y: Any = None, *, part: Part = "validation", every: Count = 1
@@ -335,11 +343,37 @@ class Evaluate(Callback, Component):
         times = rounds // self.every
         return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        alike = [
+            (c.part if c.X is None else "rows")
+            for c in learner._callbacks[: _place(learner._callbacks, self) + 1]
+            if isinstance(c, Evaluate) and (c.X is None) == (self.X is None)
+        ]
+        again = f"_{len(alike)}" if alike[-1] in alike[1:-1] else ""
+        self._prefix = f"{alike[-1]}{again}_" if len(alike) > 1 else ""
+
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:
             return
+        found: dict[str, Any]
         if self.X is None:
-            found = evaluate(learner, round.federation, self.part, per_client=False)
-            round.log(**found.metrics)
+            found = evaluate(learner, round.federation, self.part, per_client=False).metrics
         else:
-            round.log(score=learner.score_figure(self.X, self.y))
+            found = held_out(learner, self.X, self.y)
+        round.log(**{f"{self._prefix}{name}": figure for name, figure in found.items()})
+
+
+def _place(callbacks: Sequence[Callback], callback: Callback) -> int:
+    return next(i for i, other in enumerate(callbacks) if other is callback)
+
+
+def held_out(model: Any, X: Any, y: Any) -> dict[str, Figure]:
+    """The score of rows at hand, and their mean loss where the model says one that is finite."""
+    score = model.score_figure(X, y)
+    found = {"score": score}
+    with suppress(UsageError):
+        loss = float(np.mean(model.losses(X, y)))
+        if np.isfinite(loss):
+            name = f"{HELD_OUT}loss"
+            found[name] = Figure(loss, metric=name, part="rows", rows=score.rows)
+    return found

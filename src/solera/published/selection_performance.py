@@ -172,7 +172,7 @@ def _one(setting: Setting, kind: str, protocol: str, method: str, seed: int, ful
         "RoA 2": None if arrivals[1] is None else arrivals[1] - first,
         "accuracy": history[-1]["score"],
         "s/round": seconds / rounds,
-        "area": area_under(history),
+        "area": area_under(history, "loss"),
         "coverage": coverage(chosen.took_part_),
         "gini": gini(chosen.took_part_),
     }

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.rounds import Callback, Round
-from solera.evaluation.metrics import sign
+from solera.evaluation.metrics import HELD_OUT, sign
 
 History = Sequence[Mapping[str, Any]]
+HELD_OUT_LOSS = HELD_OUT + "loss"
 
 
 class Selections(Callback):
@@ -69,16 +70,21 @@ def time_to(history: History, target: float, metric: str = "score") -> float | N
     return float(history[rounds - 1]["time"])
 
 
-def area_under(history: History, metric: str = "loss", *, over: str = "round") -> float:
+def area_under(history: History, metric: str = HELD_OUT_LOSS, *, over: str = "round") -> float:
     """Area under the curve of a metric over rounds, or over ``"time"``, by trapezoids.
 
-    It is divided by the width, so that runs of different lengths compare: a mean height.
+    It is divided by the width, so that runs of different lengths compare: a mean height. The loss
+    of held-out rows is that of the global model, which ``so.callbacks.Evaluate(X, y)`` logs;
+    ``"loss"`` is of the training rows of those who were chosen, and falls when easy ones are.
     """
     y, x = curve(history, metric), curve(history, over)
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
     if not len(x):
-        raise DataError(f"no round has both {metric!r} and {over!r}")
+        raise DataError(
+            f"no round has both {metric!r} and {over!r}",
+            hint="fit(…, callbacks=[so.callbacks.Evaluate(X, y)]) logs the loss of held-out rows",
+        )
     if len(x) == 1 or x[-1] == x[0]:
         return float(y.mean())
     return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
@@ -136,13 +142,16 @@ def _counts(counts: ArrayLike) -> FloatArray:
 def summarise(
     history: History, selections: Selections | None = None, *, targets: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """All of the above for one run; RoA and ToA for every target, where reached."""
+    """All of the above for one run; RoA and ToA for every target, where reached.
+
+    The area is that of the loss of held-out rows, where there is one.
+    """
     summary: dict[str, Any] = {"rounds": len(history), "updates": updates(history)}
     for target in targets:
         summary[f"RoA@{target:g}"] = rounds_to(history, target)
         if history and "time" in history[-1]:
             summary[f"ToA@{target:g}"] = time_to(history, target)
-    if np.isfinite(curve(history, "loss")).any():
+    if np.isfinite(curve(history, HELD_OUT_LOSS)).any():
         summary["area"] = area_under(history)
     if history and "time" in history[-1]:
         summary["time"] = float(history[-1]["time"])

@@ -24,7 +24,8 @@ from solera.learn.base import Predictor
 from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
-from solera.study.run.schemes import judged, one_client, own_models
+from solera.study.run.judging import judged, own_models
+from solera.study.run.schemes import one_client
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,7 @@ def three_schemes(
     for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
-        test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y, pivot=0.0)
+        found = judged(fitted(only), data.segments(only, "test").joined())
         assert found is not None
         each[client] = found
     alone = evaluation_of(each, "test")

@@ -47,8 +47,8 @@ class SkippedRun(UserWarning):
 class Run:
     """A run in the store. ``metrics`` are those of its ``best`` method, means over seeds and folds.
 
-    The best is named with all that tells it apart from other methods of the run; metrics are of
-    the test rows that no client has.
+    The best is named with all that tells it apart from other methods of the run. Validation rows
+    choose it, where there are some; metrics are of the test rows that no client has.
     """
 
     name: str
@@ -108,19 +108,38 @@ def load(folder: Paths) -> Run:
 
 
 def _best(table: Sequence[Mapping[str, str]]) -> tuple[str, dict[str, Figure]]:
-    """The method with the best mean of the metric that sums up a model, and its metrics."""
-    methods: dict[str, dict[str, list[Mapping[str, str]]]] = {}
-    for line in table:
-        if line["part"] == "test":
-            metrics = methods.setdefault(_method(line), {})
-            metrics.setdefault(line["metric"], []).append(line)
-    means = {method: dict(map(_mean, metrics.values())) for method, metrics in methods.items()}
-    deciding = headline_metric({metric for metrics in means.values() for metric in metrics})
+    """The method that validation rows choose, and its metrics of test rows.
+
+    Without validation rows it is the one with the best test rows. Of methods that halving gave more
+    cells than others only these count.
+    """
+    shown, judged = _by_method(table, "test"), _by_method(table, "validation")
+    deciding = headline_metric({metric for metrics in shown.values() for metric in metrics})
     if deciding is None:
         return "", {}
-    judged = {method: metrics for method, metrics in means.items() if deciding in metrics}
-    best = max(judged, key=lambda method: sign(deciding) * judged[method][deciding])
-    return best, judged[best]
+    by = {m: each[deciding] for m, each in (judged or shown).items() if deciding in each}
+    by = {method: lines for method, lines in by.items() if deciding in shown.get(method, {})}
+    most = max(map(len, by.values()), default=0) if judged else 0
+    heights = {
+        method: sign(deciding) * fmean(float(line["value"]) for line in lines)
+        for method, lines in by.items()
+        if len(lines) >= most
+    }
+    if not heights:
+        return "", {}
+    best = max(heights, key=lambda method: heights[method])
+    return best, dict(map(_mean, shown[best].values()))
+
+
+def _by_method(
+    table: Sequence[Mapping[str, str]], part: str
+) -> dict[str, dict[str, list[Mapping[str, str]]]]:
+    methods: dict[str, dict[str, list[Mapping[str, str]]]] = {}
+    for line in table:
+        if line["part"] == part:
+            metrics = methods.setdefault(_method(line), {})
+            metrics.setdefault(line["metric"], []).append(line)
+    return methods
 
 
 def _method(line: Mapping[str, str]) -> str:

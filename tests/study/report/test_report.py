@@ -13,6 +13,7 @@ from browser import needs_chromium, screenshot, visit
 from matplotlib.figure import Figure
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+import solera as so
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.meter import size
@@ -23,9 +24,10 @@ from solera.study.files.reader import parse
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section
 from solera.study.report.export import NoBrowser, export_report
-from solera.study.report.groups import StudyResults, best
+from solera.study.report.groups import Group, StudyResults, best, leaders
 from solera.study.report.html import render_html
 from solera.study.report.report import sections_of
+from solera.study.report.summary import summary
 from solera.study.run.cells import CellStore, cells_of
 from solera.study.run.results import Result
 from solera.study.run.runner import StudyRun, run_study
@@ -66,7 +68,9 @@ TITLES = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     study = parse(STUDY, file="study.toml", name="look")
-    return run_study(study, tmp_path_factory.mktemp("look"))
+    done = run_study(study, tmp_path_factory.mktemp("look"))
+    assert not done.failures
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def test_every_section_is_there(page: str) -> None:
     text = re.sub(r"<[^>]+>", " ", page)
     assert "3 methods on 2 divisions of wine, 3 seeds and 2 folds: 108 of 108 cells" in text
     assert "than alone" in text
-    assert "than centralised" in text
+    assert "as good as centralised" in text, "FedHEONN is, and leads"
     assert "<script" not in page
 
 
@@ -111,8 +115,8 @@ def one_class_each(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 
 def test_a_gap_to_alone_says_on_whose_rows(one_class_each: StudyRun) -> None:
     """'3.672 better than alone' stood where training alone won at every client."""
-    summary, *_ = outcomes.summary(StudyResults(one_class_each)), None
-    text = " ".join(block.text for block in summary if isinstance(block, Paragraph))
+    blocks = summary(StudyResults(one_class_each))
+    text = " ".join(block.text for block in blocks if isinstance(block, Paragraph))
     assert re.search(r"macro-F1 [\d.± ]+, of \d+ test rows that no client has", text)
     gap = (
         r"better than alone \(the mean of the clients' own models, on the same rows, which are not"
@@ -142,28 +146,38 @@ def test_the_worst_client_is_of_the_metric_beside_it(one_class_each: StudyRun) -
     assert "Alone is the mean over the clients' own models on the same rows" in note.text
 
 
-def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
+def test_the_best_of_every_division_by_validation_is_marked(run: StudyRun, page: str) -> None:
     found = StudyResults(run).groups
-    for division in {g.division for g in found}:
-        leader = best("accuracy", [g for g in found if g.division == division])
-        assert leader is not None
-        means = [g.mean("accuracy") for g in found if g.division == division]
-        assert leader.mean("accuracy") == max(means)
-    tables = re.findall(r"<h3>.*?</table>", page, re.DOTALL)
+    table = so.runs.read(run.folder).query("part == 'validation' and metric == 'accuracy'")
+    chosen = table.groupby(["partition", "learner", "scheme"])["value"].mean()
+    for group in [g for g in found if g in leaders("accuracy", _beside(g, found))]:
+        variant = group.cells[0].variant
+        mean = chosen[variant.setting, variant.method, group.scheme]
+        assert mean == pytest.approx(chosen[variant.setting].max())
+    results = page[page.index("<h2>Results") : page.index("<h2>Gains")]
+    tables = re.findall(r"<h3>.*?</table>", results, re.DOTALL)
     assert len(tables) == 2
-    assert all(1 <= table.count("<strong>") <= 3 for table in tables)
+    assert all(table.count("<strong>") >= 1 for table in tables)
+    first = re.findall(r"<strong>([^<]+)</strong>", results)
+    assert len(first) == sum(g in leaders("accuracy", _beside(g, found)) for g in found)
 
 
-def test_rows_are_what_all_methods_have(run: StudyRun) -> None:
+def _beside(group: Group, groups: list[Group]) -> list[Group]:
+    return [other for other in groups if other.division == group.division]
+
+
+def test_pairs_are_of_the_test_rows_of_one_division(run: StudyRun, page: str) -> None:
     study = StudyResults(run)
-    assert study.comparison is not None
-    assert study.comparison.scores.shape == (2 * 3 * 2, len(study.comparison.methods)) == (12, 9)
-    fewer = StudyResults(run)
-    fewer.groups[0].results.pop()
-    fewer.groups[0].cells.pop()
-    assert fewer.comparison is not None
-    assert fewer.comparison.scores.shape == (11, 9)
-    assert fewer.comparison.left_out == 1
+    assert study.comparison is None, "there is one data set"
+    assert list(study.pairs) == list(study.divisions)
+    for division, groups in study.divisions.items():
+        leader = best("accuracy", groups)
+        assert leader is not None
+        pairs = study.pairs[division]
+        assert {pair.a for pair in pairs} == {leader.name}, "of nine methods"
+        assert {pair.b for pair in pairs} == {g.name for g in groups} - {leader.name}
+    assert "McNemar" in page
+    assert "Friedman" not in page
 
 
 def test_ready_made_sections_follow_the_results(run: StudyRun) -> None:
@@ -194,10 +208,10 @@ def test_the_page_opens_without_a_word(run: StudyRun, tmp_path: Path) -> None:
 
 @needs_chromium
 def test_the_pictures_are_there(run: StudyRun, page: str, tmp_path: Path) -> None:
-    whole = screenshot(run.folder / "report.html", tmp_path / "whole.png", 900, 7000)
+    whole = screenshot(run.folder / "report.html", tmp_path / "whole.png", 900, 11000)
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
-    without = screenshot(bare, tmp_path / "bare.png", 900, 7000)
+    without = screenshot(bare, tmp_path / "bare.png", 900, 11000)
     colours = {"blue": "0072b2", "red": "d55e00", "map": "00224e", "map's end": "fee838"}
     for name, colour in colours.items():
         rgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)], dtype=np.int16)
@@ -249,7 +263,7 @@ def test_what_is_sent_to_and_from_clients_is_shown(run: StudyRun, page: str) -> 
 def test_markdown_holds_the_same_words_and_pictures(run: StudyRun, page: str) -> None:
     text = (run.folder / "report.md").read_text()
     assert [t for t in re.findall(r"^## (.*)$", text, re.MULTILINE) if t in TITLES] == TITLES
-    assert "| method | accuracy |" in text
+    assert "| pair | first is better by |" in text
     assert "**" in text
     linked = re.findall(r"\]\((figures/[^)]+)\)", text)
     assert len(linked) == page.count("<svg")
@@ -311,14 +325,16 @@ def test_sections_without_anything_to_show_are_left_out(tmp_path: Path) -> None:
         assert section(bare) == []
 
 
-def test_significance_is_that_of_the_comparison(run: StudyRun, page: str) -> None:
-    comparison = StudyResults(run).comparison
-    assert comparison is not None
-    assert comparison.leader in comparison.methods
-    assert comparison.leader not in comparison.worse
-    assert comparison.worse <= set(comparison.methods)
-    assert "Friedman: χ²" in page
-    assert page.count(" †") >= 1 + len(comparison.worse)
+def test_daggers_are_of_pairs_that_differ(run: StudyRun) -> None:
+    study = StudyResults(run)
+    text = (run.folder / "report.md").read_text()
+    section = text[text.index("## Results") : text.index("Means over seeds")]
+    differing = sum(
+        pair.p_holm < 0.05 and pair.b not in {g.name for g in leaders("accuracy", groups)}
+        for division, groups in study.divisions.items()
+        for pair in study.pairs[division]
+    )
+    assert section.count("†") == differing
 
 
 SCORED = """\

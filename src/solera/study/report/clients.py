@@ -12,7 +12,7 @@ from solera.study.files.tables import SCHEMES
 from solera.study.formatting import capital
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Table
-from solera.study.report.groups import Group, StudyResults
+from solera.study.report.groups import Group, StudyResults, class_names
 from solera.study.run.results import Result
 from solera.study.run.schemes import divided, load
 
@@ -29,10 +29,15 @@ def partitions(study: StudyResults) -> Blocks:
         cell = replace(groups[0].cells[0], fold=None)
         dataset = load(cell.variant.data)
         data = divided(cell, dataset)
-        names = {"class_names": dataset.class_names} if dataset.class_names else {}
+        called = class_names(dataset)
+        names = {"class_names": called} if called else {}
         held = {"classes": " and class", "labels": " and label"}.get(data.schema.target, "")
         caption = f"Rows per client{held} on {', '.join(division)}, with seed {cell.seed}."
-        facts = [line.split(":", 1) for line in str(data.summary()).splitlines()]
+        summary = data.summary()
+        if summary.class_rows is not None and len(called) == len(summary.class_rows):
+            rows = dict(zip(called, summary.class_rows.values(), strict=True))
+            summary = replace(summary, class_rows=rows)
+        facts = [line.split(":", 1) for line in str(summary).splitlines()]
         blocks += [figures.drawn(data.plot(**names), caption), Table(facts)]
     return blocks
 

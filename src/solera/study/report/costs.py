@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import reduce
 from operator import add
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from solera.core.meter import size
 from solera.evaluation.metrics import metric_label
+from solera.green.energy import APART
 from solera.study.formatting import capital, number
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Preformatted, Table
@@ -52,11 +54,14 @@ def score_by_cost(study: StudyResults) -> Blocks:
             exchanged = float(np.mean([r.bytes_down + r.bytes_up for r in group.results]))
             if exchanged:  # a client alone sends nothing
                 sent[group.name] = exchanged / 1e6, score
-            watt_hours = [r.energy.wh for r in group.results if r.energy is not None]
+            watt_hours = [r.energy.of_work().wh for r in group.results if r.energy is not None]
             if watt_hours:
                 used[group.name] = float(np.mean(watt_hours)), score
         where = f"on {', '.join(division)}"
-        for points, cost in ((sent, "MB exchanged in training"), (used, "Wh of training")):
+        for points, cost in (
+            (sent, "MB exchanged in training"),
+            (used, "Wh of training and prediction"),
+        ):
             if len(points) > 1:
                 picture = figures.scatter(points, cost, metric)
                 caption = f"{capital(metric)} against {cost} {where}, means over the seeds."
@@ -65,7 +70,7 @@ def score_by_cost(study: StudyResults) -> Blocks:
 
 
 def energy(study: StudyResults) -> Blocks:
-    """What training took, by configuration and by task."""
+    """What training and prediction took, by configuration and by task, and what else did."""
     rows = []
     by_series = []
     for name, results in study.series.items():
@@ -73,17 +78,19 @@ def energy(study: StudyResults) -> Blocks:
         if not uses:
             continue
         use = reduce(add, uses)
+        work = use.of_work()
         by_series.append(use)
         scores = [r.metrics.get(r.score or "") for r in results]
         known = [score for score in scores if score is not None]
-        per_wh = use.per_wh(float(np.mean(known))) * len(uses) if known else None
+        per_wh = work.per_wh(float(np.mean(known))) * len(uses) if known else None
         rows.append(
             [
                 name,
-                f"{use.kwh:.3e}",
-                f"{1000 * use.co2e:.3g}",
-                f"{use.seconds:.1f}",
+                f"{work.kwh:.3e}",
+                f"{1000 * work.co2e:.3g}",
+                f"{sum(r.seconds + r.predicting for r in results):.1f}",
                 number(per_wh),
+                f"{use.kwh - work.kwh:.3e}",
             ]
         )
     if not by_series:
@@ -93,10 +100,11 @@ def energy(study: StudyResults) -> Blocks:
     bars = figures.bars({name: 1000 * kwh for name, kwh in by_task}, "Wh")
     caption = "Watt-hours by task; 'coordinator' is the work between asks."
     note = (
-        f"In all {total.kwh:.3e} kWh and {1000 * total.co2e:.3g} g CO₂e, measured by "
-        f"'{total.source}'. Score per Wh divides the mean score by the Wh of one training."
+        f"Of training and prediction; apart are {', '.join(APART)}. In all {total.kwh:.3e} kWh and "
+        f"{1000 * total.co2e:.3g} g CO₂e, measured by '{total.source}'. Score per Wh divides the "
+        "mean score by the Wh of one cell."
     )
-    header = ["", "kWh", "g CO₂e", "seconds", "score per Wh"]
+    header = ["", "kWh", "g CO₂e", "seconds", "score per Wh", "kWh apart"]
     return [Table(rows, header), Paragraph(note), figures.drawn(bars, caption)]
 
 
@@ -108,8 +116,10 @@ def failures(study: StudyResults) -> Blocks:
 
 
 def warnings(study: StudyResults) -> Blocks:
-    """What this start warned of."""
-    rows = [[f"{times} cells", text] for text, times in study.run.warnings.items()]
+    """What this start warned of, and what earlier trainings did."""
+    earlier = Counter(text for r in study.run.results.values() for text in r.warnings)
+    every = earlier | Counter(study.run.warnings)
+    rows = [[f"{times} cells", text] for text, times in every.items()]
     return [Table(rows)] if rows else []
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from solera.core.errors import UsageError
+from solera.core.schema import Schema
+from solera.core.statistics import ROUNDING
+from solera.data.dataset import Dataset
 from solera.evaluation.figure import Figure
+from solera.evaluation.intervals import Interval
 from solera.evaluation.metrics import find_metric, sign
 from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec, Variant
 from solera.study.names import Chain, chain_of, short_names
+from solera.study.rows import Answers, RowPair, interval, pairs_of
 from solera.study.run.cells import Cell
-from solera.study.run.results import Result, headline
+from solera.study.run.results import Result, different, headline
 from solera.study.run.runner import StudyRun
 
 MOST_DIVISIONS = 6
@@ -46,17 +51,45 @@ class Group:
         return [value_of(result, metric) for result in self.results]
 
     def mean(self, metric: str) -> float:
-        known = [v for v in self.values(metric) if v is not None]
-        return float(np.mean(known)) if known else math.nan
+        return _mean(value_of(result, metric) for result in different(self.results))
+
+    def validated(self, metric: str) -> float:
+        """The mean of the metric on rows that were left out to validate by."""
+        return _mean(result.validation.get(metric) for result in self.results)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else math.nan
 
 
 def value_of(result: Result, metric: str) -> Figure | None:
-    """The metric on test rows or, without these, on validation rows or the clients' own."""
+    """The metric on test rows or, without these, on the clients' own or on validation rows."""
     values: dict[str, Figure]
-    for values in (result.metrics, result.validation, result.client_metrics):
+    for values in (result.metrics, result.client_metrics, result.validation):
         if metric in values:
             return values[metric]
     return None
+
+
+def answers_of(results: Sequence[Result], metric: str) -> list[Answers]:
+    """What was answered on the rows that a metric is shown of; nothing where that is not known."""
+    on_test = all(metric in result.metrics for result in results)
+    packed = [result.answers if on_test else result.own_answers for result in results]
+    found = [Answers.unpacked(content) for content in packed]
+    return [answers for answers in found if answers is not None] if all(packed) else []
+
+
+def interval_of(results: Sequence[Result], metric: str) -> Interval | None:
+    """Of 95 % over rows like the test rows, for the mean over the models of these results."""
+    if (found := interval(answers_of(results, metric), metric)) is not None:
+        return found
+    figures = [value_of(result, metric) for result in different(results)]
+    bounds = [figure.interval for figure in figures if figure is not None and figure.interval]
+    if not bounds or len(bounds) < len(figures):
+        return None
+    low, high = np.mean(bounds, axis=0).tolist()
+    return low, high
 
 
 WHOSE = {
@@ -76,12 +109,49 @@ def whose_rows(results: Sequence[Result], metric: str) -> str:
     return f"{' to '.join(f'{rows:,}' for rows in ends)} {words}".strip()
 
 
-def best(metric: str, candidates: Sequence[Group]) -> Group | None:
-    """The group with the best mean; None where it is not known which way the metric is better."""
+def leaders(metric: str, candidates: Sequence[Group]) -> list[Group]:
+    """The groups with the best mean; several where only rounding tells them apart.
+
+    Where rows were left out to validate by, these decide, among groups that have most of them:
+    halving gives more to the better. Nobody leads where it is not known which way is better.
+    """
     if find_metric(metric) is None:
-        return None
-    known = [group for group in candidates if not math.isnan(group.mean(metric))]
-    return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
+        return []
+    by_validation = is_validated(metric, candidates)
+    most = max((len(group.cells) for group in candidates), default=0)
+    some = [g for g in candidates if len(g.cells) == most] if by_validation else candidates
+    means = [g.validated(metric) if by_validation else g.mean(metric) for g in some]
+    heights = [-math.inf if math.isnan(mean) else sign(metric) * mean for mean in means]
+    top = max(heights, default=-math.inf)
+    if not math.isfinite(top):
+        return []
+    near = ROUNDING * abs(top)
+    return [group for group, height in zip(some, heights, strict=True) if top - height <= near]
+
+
+def best(metric: str, candidates: Sequence[Group]) -> Group | None:
+    """The first of the :func:`leaders`."""
+    return next(iter(leaders(metric, candidates)), None)
+
+
+def is_validated(metric: str, groups: Sequence[Group]) -> bool:
+    """Whether rows that decide nothing else choose among groups."""
+    return any(not math.isnan(group.validated(metric)) for group in groups)
+
+
+def named(schema: Schema, dataset: Dataset) -> Schema:
+    """The schema of a model, whose classes go by the names that the data set has for codes."""
+    codes = schema.classes
+    coded = len(dataset.class_names) == len(codes) and schema.target == "classes"
+    if not coded or not np.array_equal(np.sort(codes), np.arange(len(codes))):
+        return schema
+    return replace(schema, classes=np.array([dataset.class_names[int(code)] for code in codes]))
+
+
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """What classes are called, in the order of models; or labels."""
+    classes = named(dataset.schema, dataset).classes
+    return tuple(map(str, classes)) if dataset.schema.target == "classes" else dataset.class_names
 
 
 def scores_of(groups: Sequence[Group], metric: str) -> list[Score]:
@@ -159,12 +229,24 @@ class StudyResults:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """The methods over data sets, partitions, seeds and folds, where these are enough."""
+        """The methods over data sets, where there are several of both."""
         try:
             comparison = compare(scores_of(self.groups, self.metric), "method", self.metric)
         except UsageError:  # one method, or none that all rows have
             return None
-        return comparison if len(comparison.rows) > 2 else None
+        return comparison if len(comparison.rows) > 1 else None
+
+    @cached_property
+    def pairs(self) -> dict[Division, list[RowPair]]:
+        """Methods in pairs on the test rows of each division."""
+        found = {}
+        for division, groups in self.shown_divisions:
+            leader = best(self.metric, groups)
+            methods = {group.name: answers_of(group.results, self.metric) for group in groups}
+            name = "" if leader is None else leader.name
+            if pairs := pairs_of(methods, self.metric, name):
+                found[division] = pairs
+        return found
 
 
 def _partition_chain(variant: Variant) -> Chain:

@@ -82,14 +82,14 @@ h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; padding-bottom: .25rem;
   border-bottom: 1px solid var(--line) }
 p { max-width: 52rem; overflow-wrap: anywhere }
-.wide { overflow-x: auto; font-size: .85rem }
+.wide { overflow-x: auto; font-size: .8rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 }
-th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line) }
+th, td { padding: .35rem .4rem; text-align: right; border-bottom: 1px solid var(--line) }
 th { font-weight: 600 }
 thead th { color: var(--faint); font-weight: 500; vertical-align: bottom }
 tbody th, thead th:first-child { text-align: left; white-space: nowrap }
-.wide tbody th { white-space: normal; min-width: 10rem }
-td { white-space: nowrap }
+.wide tbody th { white-space: normal; min-width: 7rem }
+.wide td { white-space: normal }
 .facts th { padding-left: 0 }
 .facts td { text-align: left; white-space: normal }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; color: var(--ink) }

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from solera.core.meter import size
+from solera.core.rounds import logged
+from solera.data.dataset import Dataset
 from solera.evaluation.curves import Curves
-from solera.evaluation.metrics import metric_label, sign
+from solera.evaluation.metrics import HELD_OUT, metric_label
+from solera.learn.base import last_step
 from solera.learn.base import load as load_model
-from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, mean_and_spread
+from solera.study.formatting import capital, mean_and_spread, number
 from solera.study.names import chain_of
 from solera.study.report import figures
 from solera.study.report.blocks import (
@@ -27,117 +30,22 @@ from solera.study.report.blocks import (
     Section,
     Table,
 )
-from solera.study.report.clients import client_means
 from solera.study.report.groups import (
-    Division,
     Group,
     StudyResults,
     best,
+    class_names,
+    interval_of,
+    is_validated,
+    leaders,
+    named,
     value_of,
     whose_rows,
 )
-from solera.study.report.significance import comparison_blocks, friedman_words
+from solera.study.report.significance import ALPHA, on_rows, over_data_sets
 from solera.study.run.cells import CellStore
-from solera.study.run.results import Result
-from solera.study.run.schemes import divided, load
-
-# --- words ---
-
-
-def summary(study: StudyResults) -> Blocks:
-    """What was done and what came out, in words."""
-    run = study.run
-    one = len(study.groups) == 1
-    done = _one_configuration(study.groups[0]) if one else _many_configurations(study)
-    words = [f"{done} {len(run.finished)} of {len(run.cells)} cells are finished."]
-    if not one:
-        words += [_leader(study.metric, *item) for item in study.shown_divisions]
-    if study.comparison is not None:
-        words.append(f"{friedman_words(study.comparison)}.")
-    if run.stopped:
-        words.append(f"The study ended early: {run.stopped}.")
-    return [Paragraph(text) for text in words]
-
-
-def _one_configuration(group: Group) -> str:
-    cell, results = group.cells[0], group.results
-    variant, dataset = cell.variant, load(cell.variant.data)
-    data = divided(cell, dataset)
-    text = (
-        f"{variant.method} was trained on {dataset.name} ({dataset.title}): "
-        f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
-        f"{variant.setting}. "
-    )
-    score = results[0].score
-    if score is not None and results[0].metrics:
-        value = mean_and_spread([r.metrics.get(score) for r in results])
-        rows = dataset.X_test.shape[0]
-        text += (
-            f"On the {rows:,} test rows no client has it reached {metric_label(score)} {value}. "
-        )
-    if any(r.clients for r in results):
-        worst = mean_and_spread([min(r.clients.values(), default=None) for r in results])
-        text += f"On its own test rows the worst client saw {metric_label(score or '')} {worst}. "
-    exchanged = _mean(results, "bytes_up") + _mean(results, "bytes_down")
-    return f"{text}Training exchanged {size(exchanged / data.clients)} with each client."
-
-
-def _many_configurations(study: StudyResults) -> str:
-    declared = study.run.study
-    methods = {group.method for group in study.groups}
-    data = dict.fromkeys(group.data for group in study.groups)
-    folds = f" and {declared.folds} folds" if declared.folds else ""
-    return (
-        f"{_count(methods, 'method')} on {_count(study.divisions, 'division')} of "
-        f"{', '.join(data)}, {_count(declared.seeds, 'seed')}{folds}:"
-    )
-
-
-def _leader(metric: str, division: Division, groups: Sequence[Group]) -> str:
-    """Who is best in a division, and how the best of each scheme compare."""
-    leader = best(metric, groups)
-    if leader is None:
-        return ""
-    value = mean_and_spread(leader.values(metric))
-    text = (
-        f"On {division[0]} divided by {division[1]}, {leader.name} is best with "
-        f"{metric_label(metric)} {value}, of {whose_rows(leader.results, metric)}."
-    )
-    leaders = {s: best(metric, [g for g in groups if g.scheme == s]) for s in SCHEMES}
-    federated = leaders.pop("federated")
-    others = {scheme: group for scheme, group in leaders.items() if group is not None}
-    if federated is None or not others:
-        return text
-    gaps = [_gap(metric, federated, group) for group in others.values()]
-    text = f"{text} The best federated method is {' and '.join(gaps)}."
-    return f"{text} {_at_clients(federated, others['alone'])}" if "alone" in others else text
-
-
-def _gap(metric: str, federated: Group, other: Group) -> str:
-    gap = federated.mean(metric) - other.mean(metric)
-    text = f"{abs(gap):.3f} {'better' if sign(metric) * gap > 0 else 'worse'} than {other.scheme}"
-    if other.scheme == "alone" and any(r.metrics for r in other.results):
-        text += " (the mean of the clients' own models, on the same rows, which are not theirs)"
-    return text
-
-
-def _at_clients(federated: Group, alone: Group) -> str:
-    """What clients gain on their own rows, which the rows of others do not show."""
-    together, own = client_means(federated.results), client_means(alone.results)
-    gains = [together[client] - own[client] for client in own if client in together]
-    if not gains:
-        return "What clients gain on their own rows is not known: client_test sets some aside."
-    label = metric_label(alone.results[0].score or "")
-    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return (
-        f"By {label} on its own test rows the federated model is better than the one trained "
-        f"alone at {better} of {len(gains)} clients and worse at {worse}."
-    )
-
-
-def _count(things: Any, word: str) -> str:
-    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
-
+from solera.study.run.results import Result, different
+from solera.study.run.schemes import load
 
 # --- tables ---
 
@@ -146,37 +54,73 @@ Column = Callable[[Sequence[Result]], str]
 
 
 def results(study: StudyResults) -> Blocks:
-    """Mean ± standard deviation of every configuration; the best of a division is marked.
+    """The mean of every configuration, its spread over seeds and its interval over test rows.
 
-    Where there is one configuration only, its seeds and folds have lines of their own.
+    The best of a division is marked. Where there is one configuration only, its seeds and folds
+    have lines of their own. The last line is that of the baseline.
     """
     columns = result_columns(study)
-    worse = study.comparison.worse if study.comparison is not None else set()
     blocks: Blocks = []
     for division, groups in study.divisions.items():
         rows = []
+        pairs = study.pairs.get(division, [])
+        first = leaders(study.metric, groups)
+        apart = {name for p in pairs if p.p_holm < ALPHA for name in (p.a, p.b)
+                 if first and first[0].name in (p.a, p.b)}  # fmt: skip
         for group in groups:
             cells = [column(group.results) for column in columns.values()]
-            if group.name in worse:
+            if group.name in apart and group not in first:
                 cells[0] += " †"
-            for i, metric in enumerate(study.metrics):
-                if len(groups) > 1 and best(metric, groups) is group:
-                    cells[i] = Marked(cells[i])
+            if len(groups) > 1 and group in first:
+                cells[0] = Marked(cells[0])
             rows.append([group.name, *cells])
             if len(study.groups) == 1 and len(group.cells) > 1:
                 rows += [
                     [cell.title, *(column([result]) for column in columns.values())]
                     for cell, result in zip(group.cells, group.results, strict=True)
                 ]
+        rows += _baseline(study, groups, list(columns))
         if len(study.divisions) > 1:
             blocks.append(Heading(", ".join(division)))
         blocks.append(Table(rows, ["", *columns]))
+    return [*blocks, Paragraph(_note(study))]
+
+
+def _baseline(
+    study: StudyResults, groups: Sequence[Group], columns: Sequence[str]
+) -> list[list[str]]:
+    """What is reached by answering the most frequent class, or the mean, of training rows."""
+    found = [r.baseline for g in groups for r in g.results if r.baseline]
+    if not found:
+        return []
+    cells = {
+        metric_label(m): number(fmean(b[m] for b in found if m in b))
+        for m in study.metrics
+        if any(m in b for b in found)
+    }
+    target = load(groups[0].cells[0].variant.data).schema.target
+    name = {"numbers": "mean of training rows", "labels": "most frequent labels"}.get(
+        target, "most frequent class"
+    )
+    return [[name, *(cells.get(column, "–") for column in columns)]]
+
+
+def _note(study: StudyResults) -> str:
+    """What the numbers of the table are."""
     every = [result for group in study.groups for result in group.results]
-    note = "Mean ± standard deviation over seeds and folds; the best of each division is marked."
+    note = (
+        "Means over seeds and folds, ± their spread (standard deviation), which says nothing of "
+        "other rows: 95 % is the interval over test rows like these."
+    )
     if whose := whose_rows(every, study.metric):
         note += f" {capital(metric_label(study.metric))} is of {whose}."
-    if study.comparison is not None:
-        note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
+    chosen = "validation rows" if is_validated(study.metric, study.groups) else "the first column"
+    note += f" The best of each division by {chosen} is marked."
+    if any(study.pairs.values()):
+        note += " † differs from it on the test rows (α = 0.05, Holm)."
+    positive = {p for g in study.groups if (p := positive_of(g))}
+    if positive:
+        note += f" The positive class is {', '.join(sorted(positive))}."
     if any(result.common is not None for result in every):
         note += (
             " Where every client has its own model, test rows are judged by the mean over these, "
@@ -185,19 +129,34 @@ def results(study: StudyResults) -> Blocks:
     if len(study.run.study.schemes) > 1:
         note += (
             " Alone is the mean over the clients' own models on the same rows, which are not "
-            "theirs, and of clients' rows each on its own; centralised sends the rows themselves."
+            "theirs, of clients' rows each on its own, and of others' rows each on those of all "
+            "others; centralised sends the rows themselves."
         )
-    return [*blocks, Paragraph(note)]
+    return (
+        f"{note} Seconds are those of training + prediction, after a warm-up and without reading."
+    )
+
+
+def positive_of(group: Group) -> str:
+    """What the positive one of two classes is called; nothing of other targets."""
+    dataset = load(group.cells[0].variant.data)
+    return named(dataset.schema, dataset).positive
+
+
+# --- columns ---
 
 
 def result_columns(study: StudyResults) -> dict[str, Column]:
     """What tables say about some results: scores, what training exchanged, and what it took."""
     first, label = study.metric, metric_label(study.metric)
     every = [result for group in study.groups for result in group.results]
-    scores: dict[str, Callable[[Result], float | None]] = {
-        metric_label(metric): partial(value_of, metric=metric) for metric in study.metrics
-    }
-    if any(r.validation and r.metrics for r in every):
+    columns: dict[str, Column] = {}
+    for metric in study.metrics:
+        columns[metric_label(metric)] = _shown(partial(value_of, metric=metric), once=True)
+        if metric == first:
+            columns["95 %"] = partial(_interval, metric=first)
+    scores: dict[str, Callable[[Result], float | None]] = {}
+    if any(r.validation and (r.metrics or r.client_metrics) for r in every):
         scores[f"{label}, validation"] = lambda r: r.validation.get(first)
     if any(r.client_metrics for r in every):
         scores[f"{label}, clients' rows"] = lambda r: r.client_metrics.get(first)
@@ -207,19 +166,36 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
         if score != first:
             scores[f"{name}, clients' rows"] = lambda r: r.client_metrics.get(score)
         scores[f"{name}, worst client"] = lambda r: min(r.clients.values(), default=None)
-    columns: dict[str, Column] = {
-        **{name: _mean_of(score) for name, score in scores.items()},
+    others = next((m for m in (first, score) if any(m in r.others for r in every)), None)
+    if others is not None:
+        scores[f"{metric_label(others)}, others' rows"] = lambda r: r.others.get(others)
+    columns |= {name: _shown(score) for name, score in scores.items()}
+    columns |= {
         **_common_column(every, score),
         "cells": lambda results: str(len(results)),
         "rounds": lambda results: f"{_mean(results, 'rounds'):g}",
         "to clients": lambda results: size(_mean(results, "bytes_down")),
         "from clients": lambda results: size(_mean(results, "bytes_up")),
-        "seconds": lambda results: f"{_mean(results, 'seconds'):.2f}",
+        "seconds": lambda results: (
+            f"{_mean(results, 'seconds'):.2f} + {_mean(results, 'predicting'):.2f}"
+        ),
     }
     if any(r.energy is not None for r in every):
         columns["Wh"] = lambda results: _energy(results, "wh")
         columns["kg CO₂e"] = lambda results: _energy(results, "co2e")
     return columns
+
+
+def _shown(score: Callable[[Result], float | None], *, once: bool = False) -> Column:
+    """The mean of a score and its spread; ``once`` of cells that answer the test rows alike."""
+    return lambda results: mean_and_spread(
+        [score(result) for result in (different(results) if once else results)]
+    )
+
+
+def _interval(results: Sequence[Result], metric: str) -> str:
+    found = interval_of(results, metric)
+    return "–" if found is None else f"{number(found[0])} … {number(found[1])}"
 
 
 def _common_column(every: Sequence[Result], metric: str | None) -> dict[str, Column]:
@@ -235,46 +211,60 @@ def _common_column(every: Sequence[Result], metric: str | None) -> dict[str, Col
     return {f"{metric_label(metric or '')}, common model": shown} if has_own else {}
 
 
-def _mean_of(score: Callable[[Result], float | None]) -> Column:
-    return lambda results: mean_and_spread([score(result) for result in results])
-
-
 def _mean(results: Sequence[Any], field: str) -> float:
     return float(np.mean([getattr(result, field) for result in results]))
 
 
 def _energy(results: Sequence[Result], field: str) -> str:
-    uses = [result.energy for result in results if result.energy is not None]
+    uses = [result.energy.of_work() for result in results if result.energy is not None]
     return f"{_mean(uses, field):.3g}" if uses else "–"
 
 
 def significance(study: StudyResults) -> Blocks:
-    """Whether chance explains the differences."""
-    if study.comparison is None:
-        return []
-    return comparison_blocks(study.comparison, all_pairs=False)
+    """Whether chance in the drawing of rows, or of data sets, explains the differences."""
+    blocks: Blocks = []
+    for division, pairs in study.pairs.items():
+        blocks += [Heading(", ".join(division)), *on_rows(pairs)]
+    if blocks:
+        blocks.append(Paragraph(_TESTS))
+    return blocks if study.comparison is None else [*blocks, *over_data_sets(study.comparison)]
+
+
+_TESTS = (
+    "Two methods on the same test rows: McNemar's exact test where each has one answer to a row, "
+    "otherwise a paired bootstrap over the rows, of the mean over seeds; p (Holm) is corrected for "
+    "all pairs of the table. Where the smallest p that the rows could give is not below 0.05, they "
+    "are too few for any difference to be seen."
+)
 
 
 # --- pictures ---
 
 
 def learning_curves(study: StudyResults) -> Blocks:
-    """The loss of every round, one picture for each division."""
+    """The training loss of every round, and loss and score of held-out rows, by division."""
     blocks: Blocks = []
     for division, groups in study.shown_divisions:
-        name = figures.logged_name([r for g in groups for r in g.results])
-        series = {g.name: g.results for g in groups if figures.logged_name(g.results) == name}
-        if name is None or not series:
-            continue
-        shown = dict(list(series.items())[: figures.MOST_SERIES])
-        caption = (
-            f"{capital(metric_label(name))} of every round on {', '.join(division)}: mean over "
-            "the seeds; bands reach from the lowest to the highest."
-        )
-        if len(series) > len(shown):
-            caption += f" The first {len(shown)} of {len(series)} methods."
-        blocks.append(figures.drawn(figures.curves(shown, name), caption))
+        every = [r for g in groups for r in g.results]
+        known = [name for r in every for entry in r.history for name in logged(entry)]
+        held_out = [name for name in dict.fromkeys(known) if name.startswith(HELD_OUT)]
+        for name in dict.fromkeys([figures.logged_name(every), *held_out]):
+            series = {g.name: g.results for g in groups if _logs(g.results, name)}
+            if name is None or not series:
+                continue
+            shown = dict(list(series.items())[: figures.MOST_SERIES])
+            caption = (
+                f"{capital(metric_label(name))} of every round on {', '.join(division)}: mean over "
+                "the seeds; bands reach from the lowest to the highest."
+            )
+            if len(series) > len(shown):
+                caption += f" The first {len(shown)} of {len(series)} methods."
+            blocks.append(figures.drawn(figures.curves(shown, name), caption))
     return blocks
+
+
+def _logs(results: Sequence[Result], name: str | None) -> bool:
+    return any(name in entry for result in results for entry in result.history)
 
 
 def curves(study: StudyResults) -> Blocks:
@@ -291,8 +281,7 @@ def curves(study: StudyResults) -> Blocks:
             continue
         leader = best(study.metric, [g for g in groups if g.name in series and g.scheme != "alone"])
         clients = [] if leader is None else leader.results[0].client_curves
-        judged = [f for g in groups for r in g.results for f in r.metrics.values()]
-        positive = next((f" of class {f.positive}" for f in judged if f.positive), "")
+        positive = f" of class {name}" if (name := positive_of(groups[0])) else ""
         caption = (
             f"ROC, precision–recall and calibration{positive} on {', '.join(division)}: means over "
             "the seeds."
@@ -313,7 +302,7 @@ def confusion(study: StudyResults) -> Blocks:
         leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
         matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
         if leader is not None and matrices:
-            classes = load(leader.cells[0].variant.data).class_names
+            classes = class_names(load(leader.cells[0].variant.data))
             caption = (
                 f"{leader.name} on {', '.join(division)}: test rows by true and predicted class, "
                 "over all seeds."
@@ -338,13 +327,18 @@ def learners(study: StudyResults) -> Blocks:
     for groups in federated.values():
         leader = best(study.metric, groups) or groups[0]
         cell = leader.cells[0]
-        for section in of_learner(cell.variant.learner, store.model(cell), leader.name):
+        path, dataset = store.model(cell), load(cell.variant.data)
+        for section in of_learner(cell.variant.learner, path, leader.name, dataset):
             blocks += [Heading(section.title), *section.blocks]
     return blocks
 
 
-def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
+def of_learner(
+    learner: Any, path: Path, title: str = "", dataset: Dataset | None = None
+) -> list[Section]:
     """What a learner, stored at ``path``, has to show: its method ``report_sections``, if any.
+
+    Classes go by the names that the data set has for them.
 
     The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
     dicts with the same keys. Of a pipeline the last step is asked.
@@ -354,7 +348,10 @@ def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
         return []
     model = load_model(path)
     sections = []
-    for name, content in getattr(model, "steps_", [model])[-1].report_sections():
+    last = last_step(model)
+    if dataset is not None:
+        last.schema_ = named(last.schema_, dataset)
+    for name, content in last.report_sections():
         heading = f"{name}: {title}" if title else name
         sections.append(Section(heading, [_learner_block(content, heading)]))
     return sections

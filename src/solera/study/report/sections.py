@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from solera.study.report import clients, costs, detection, outcomes
+from solera.study.report import clients, costs, detection, gains, outcomes, summary
 from solera.study.report.blocks import Blocks
 from solera.study.report.groups import StudyResults
 
 SECTIONS: dict[str, Callable[[StudyResults], Blocks]] = {
-    "Summary": outcomes.summary,
+    "Summary": summary.summary,
     "Results": outcomes.results,
+    "Gains of federating": gains.gains,
     "Significance": outcomes.significance,
     "Learning curves": outcomes.learning_curves,
     "Discrimination and calibration": outcomes.curves,

@@ -10,10 +10,14 @@ part       what ``value`` is
 test       a metric of the data set's test rows
 clients    a metric of all rows that clients keep to test on
 client     the score of one ``client`` on its own of these
+others     a metric of clients' models, trained alone, on the test rows of the others
 validation a metric of the rows of the fold left out
+baseline   a metric of the most frequent class, or the mean, of training rows
 common     a metric of ``clients`` by what all share, where each has its own model
 round      what the learner logged in a ``round``
-cost       rounds, bytes, seconds; kWh and kg CO₂e in all (``kwh``) and by task
+cost       rounds, bytes, seconds of training and of prediction; their kWh and kg CO₂e
+           (``kwh``), those of reading, warming up and the like (``kwh apart``), and kWh by task;
+           ``repeats`` of a cell whose predictions are those of another seed or fold
 ========== =====================================================================
 """
 
@@ -28,7 +32,7 @@ from typing import Any
 from solera.core.rounds import logged
 from solera.evaluation.figure import Figure
 from solera.study.run.folder import write_text
-from solera.study.run.results import Result
+from solera.study.run.results import Result, different
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
@@ -45,7 +49,9 @@ def numbers(result: Result) -> Iterator[Line]:
     parts = {
         "test": result.metrics,
         "clients": result.client_metrics,
+        "others": result.others,
         "validation": result.validation,
+        "baseline": result.baseline,
         "common": result.common or {},
     }
     for part, metrics in parts.items():
@@ -59,8 +65,10 @@ def numbers(result: Result) -> Iterator[Line]:
             yield "round", entry["round"], None, metric, value
     always = ("rounds", "bytes_down", "bytes_up", "seconds")
     costs = {name: getattr(result, name) for name in always}
+    costs["seconds of prediction"] = result.predicting
     if (use := result.energy) is not None:
-        costs |= {"kwh": use.kwh, "co2e": use.co2e}
+        work = use.of_work()
+        costs |= {"kwh": work.kwh, "co2e": work.co2e, "kwh apart": use.kwh - work.kwh}
         costs |= {f"kwh of {task}": kwh for task, kwh in use.tasks.items()}
     for metric, value in costs.items():
         yield "cost", None, None, metric, value
@@ -68,7 +76,21 @@ def numbers(result: Result) -> Iterator[Line]:
 
 def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:
     """The table as CSV."""
-    return lines_text([(labels, line) for labels, result in rows for line in numbers(result)])
+    lines = [(labels, line) for labels, result in rows for line in numbers(result)]
+    return lines_text([*lines, *_repeats(rows)])
+
+
+def _repeats(rows: Sequence[tuple[Labels, Result]]) -> Iterator[tuple[Labels, Line]]:
+    """A line for every cell that answers all test rows as another of its method does."""
+    methods: dict[str, list[tuple[Labels, Result]]] = {}
+    for labels, result in rows:
+        method = {k: v for k, v in labels.items() if k not in ("cell", "seed", "fold")}
+        methods.setdefault(repr(method), []).append((labels, result))
+    for cells in methods.values():
+        counted = {id(result) for result in different([result for _, result in cells])}
+        for labels, result in cells:
+            if id(result) not in counted:
+                yield labels, ("cost", None, None, "repeats", 1.0)
 
 
 def lines_text(lines: Sequence[tuple[Labels, Line]]) -> str:

@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from solera.core.clients import IntArray, Part
-from solera.core.errors import UsageError
+from solera.core.clients import Part, Rows
 from solera.core.payload import encoded_size
-from solera.core.rounds import Callback, Round, logged
+from solera.core.rounds import Callback, logged
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.data.own_tables import own
 from solera.data.partition_groups import ByGroup
-from solera.evaluation.counts import summed
-from solera.evaluation.curves import Curves, curves_of
-from solera.evaluation.evaluation import Evaluation
-from solera.evaluation.figure import measured
-from solera.evaluation.metrics import headline_metric
-from solera.evaluation.scores import Scores
-from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
+from solera.green.energy import EnergyOptions, track_energy
 from solera.green.power import Sampler
 from solera.learn.card import CARD
-from solera.learn.evaluation import evaluate, evaluate_rows, evaluation_of
+from solera.learn.evaluation import evaluate, evaluation_of
 from solera.learn.scores import gives_scores
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
+from solera.study.rows import Answers
 from solera.study.run.cells import Cell
 from solera.study.run.folder import write_text
+from solera.study.run.judging import (
+    Judges,
+    baseline,
+    client_results,
+    judged,
+    judged_answers,
+    known_curves,
+    measured_figures,
+    of_common,
+    on_same_rows,
+    own_answers,
+    own_models,
+    pooled_curves,
+)
+from solera.study.run.record import TrainingRecord, Unmeasured, some_of, told, with_earlier
 from solera.study.run.results import Result, finite
-
-MOST_CLASSES = 100
-"""Confusion matrices of more classes are not kept."""
-MOST_CURVES = 50
-"""Curves of more clients are not kept."""
+from solera.study.run.warm_up import warm_up
 
 
 def train(
@@ -63,34 +66,37 @@ def train(
     have one each. ``energy`` measures it, with a ``sampler`` that is shared by several
     trainings, if any.
     """
-    measured: AbstractContextManager[Any] = nullcontext(_Unmeasured())
+    measured: AbstractContextManager[Any] = nullcontext(Unmeasured())
     if energy is not None:
         measured = track_energy(options=energy, sampler=sampler)
     with measured as tracked:
         tracked.stage("reading data")
         dataset = load(cell.variant.data)
+        tracked.stage("warming up")
+        warm_up(cell.variant, dataset)
+        tracked.stage("reading data")
         stage("dividing the rows")
         record = TrainingRecord(tracked)
         options = {"callbacks": [record, *callbacks], "checkpoint": checkpoint}
         result, model = _SCHEMES[cell.scheme](
             _Training(cell, dataset, tracked, record, stage, options)
         )
+        result = replace(
+            result,
+            seconds=round(record.seconds, 6),
+            predicting=round(record.predicting, 6),
+            selected=record.selected_.tolist(),
+        )
         if save is not None and model is not None:
             tracked.stage("storing")
+            facts = model._trained_with or {}
+            model._trained_with = {**facts, "measured": measured_figures(result)}
             model.save(save)
-    result = replace(result, seconds=round(record.seconds, 3), selected=record.selected_.tolist())
     if energy is not None:
-        result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
+        result = replace(result, energy=with_earlier(tracked.use, record.earlier_kwh_, energy))
     if save is not None and model is not None:
-        write_text(Path(f"{os.fspath(save)}{CARD}"), _card(model, result))
+        write_text(Path(f"{os.fspath(save)}{CARD}"), str(model.card(energy=result.energy)))
     return result
-
-
-def _card(model: Any, result: Result) -> str:
-    """The model card, with what test rows and clients say of it and what its training took."""
-    clients = {client: {figure.metric: figure} for client, figure in result.clients.items()}
-    found = Evaluation(result.metrics or result.client_metrics, clients, {})
-    return str(model.card(found if found.metrics else None, energy=result.energy))
 
 
 # --- the three schemes ---
@@ -123,45 +129,56 @@ class _Training:
     def fit(self, federation: Simulation, **options: Any) -> Any:
         """The learner, fitted."""
         self.tracked.attach(federation)
-        self.tracked.stage(COORDINATOR)
-        return self.cell.variant.learner.clone().fit(federation, progress=False, **options)
+        learner = self.cell.variant.learner.clone()
+        with self.record.training(learner):
+            return learner.fit(federation, progress=False, **options)
+
+    def hold_out(self, data: FederatedData) -> None:
+        """Name the rows that judge the model in every round."""
+        parts: tuple[Part, ...] = ("validation", "test")
+        self.record.part = next((part for part in parts if data.sizes(part).any()), None)
+        rows = Rows(self.dataset.X_test, self.dataset.y_test)
+        if self.record.part is not None and (self.cell.fold is not None or not len(rows)):
+            rows = data.segments(np.arange(data.clients), self.record.part).joined()
+        if rows.y is not None and len(rows):
+            self.record.held_out = some_of(rows, self.cell.seed)
 
     def evaluate(self, model: Any, federation: Simulation) -> Result:
         """What a model that all clients share comes to; bytes are left to the scheme."""
-        self.end()
+        self.stage("scoring")
+        data = federation.data
         wanted = {
             "test": self.cell.variant.data.client_test > 0,
             "validation": self.cell.fold is not None,
         }
-        scores = self.cell.scores and model.predicts and gives_scores(model)
+        scores = bool(self.cell.scores and model.predicts and gives_scores(model))
         kept = [
             evaluate(model, federation, part, scores=scores)
-            if model.predicts and wanted[part] and federation.data.sizes(part).any()
+            if model.predicts and wanted[part] and data.sizes(part).any()
             else None
             for part in wanted
         ]
-        X, y = self.dataset.X_test, self.dataset.y_test
-        each = [judged(one, X, y, scores=scores) for one in own_models(model)]
+        judges = Judges(self.record, self.dataset, scores=self.cell.scores)
+        for one in own_models(model):
+            judges.add(one)
         return Result(
             seed=self.cell.seed,
             rounds=len(model.history_),
-            **_on_same_rows(each),
-            common=_of_common(model, federation) if kept[0] is not None else None,
+            **judges.found(),
+            own_answers=b"" if kept[0] is None else own_answers(self.record, model, data),
+            baseline=baseline(self.dataset, data) if model.predicts else {},
+            common=of_common(model, federation) if kept[0] is not None else None,
             history=model.history_,
             names=list(federation.names),
-            **_curves(each[0] if len(each) == 1 else None, kept[0]),
-            **_client_results(*kept),
+            warnings=list(told((model._trained_with or {}).get("warnings", ()))),
+            **pooled_curves(judges.each[0] if len(judges.each) == 1 else None, kept[0]),
+            **client_results(*kept),
         )
-
-    def end(self) -> None:
-        """Training is over."""
-        self.record.stop()
-        self.tracked.stage("scoring")
-        self.stage("scoring")
 
 
 def _federated(training: _Training) -> tuple[Result, Any]:
     with training.federation() as federation:
+        training.hold_out(federation.data)
         model = training.fit(federation, **training.options)
         sent = federation.meter.total()
         result = training.evaluate(model, federation)
@@ -174,6 +191,7 @@ def _federated(training: _Training) -> tuple[Result, Any]:
 def _centralised(training: _Training) -> tuple[Result, Any]:
     """All rows in one place, which is what federated learning avoids: the rows are sent."""
     with training.federation() as federation:
+        training.hold_out(federation.data)
         rows = federation.data.segments(federation.clients, "train").joined()
         training.tracked.attach(federation)
         one = one_client(rows, training.dataset.schema, training.cell.seed)
@@ -189,61 +207,53 @@ def _alone(training: _Training) -> tuple[Result, None]:
     """
     cell, dataset = training.cell, training.dataset
     data = divided(cell, dataset)
-    held_out: list[Evaluation | None] = []
-    histories = []
+    tested = data.segments(np.arange(data.clients), "test").joined()
+    owner = np.repeat(np.arange(data.clients), data.sizes("test"))
+    judges = Judges(training.record, dataset, scores=cell.scores)
+    histories, said, others, warnings = [], [], [], []
     kept: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
     for client in range(data.clients):
         only = np.array([client])
         rows = data.segments(only, "train").joined()
-        (model,) = own_models(training.fit(one_client(rows, dataset.schema, cell.seed)))
+        fitted = training.fit(one_client(rows, dataset.schema, cell.seed))
+        (model,) = own_models(fitted)
         histories.append(model.history_)
-        scores = cell.scores and model.predicts and gives_scores(model)
-        held_out.append(judged(model, dataset.X_test, dataset.y_test, scores=scores))
-        for part, by_client in kept.items():
-            rows = data.segments(only, part).joined()
-            own = judged(model, rows.X, rows.y, pivot=0.0)
-            if own is not None:
-                by_client[client] = own
-    training.end()
+        warnings += (fitted._trained_with or {}).get("warnings", ())
+        judges.add(model)
+        validation = data.segments(only, "validation").joined()
+        if (judgement := judged(model, validation)) is not None:
+            kept["validation"][client] = judgement
+        if not model.predicts or tested.y is None or not len(tested):
+            continue
+        (answers,) = training.record.predictions([model], tested.X)
+        of_own = {True: owner == client, False: owner != client}
+        found = {
+            is_own: judged_answers(model.schema_, answers[chosen], tested.y[chosen], 0.0)
+            for is_own, chosen in of_own.items()
+            if chosen.any()
+        }
+        if True in found:
+            kept["test"][client] = found[True]
+            said.append(answers[of_own[True]])
+        if False in found:
+            others.append(found[False])
+    schema = dataset.schema
+    own = Answers.of(schema, tested.y, [np.concatenate(said)]).packed() if said else b""
+    training.stage("scoring")
     result = Result(
         seed=cell.seed,
         rounds=max(map(len, histories)),
-        **_on_same_rows(held_out),
+        **judges.found(),
+        own_answers=own,
+        others=on_same_rows(others)["metrics"],
+        baseline=baseline(dataset, data) if model.predicts else {},
         history=_mean_history(histories),
         names=list(data.names),
-        client_curves=_known_curves(found.scores for found in held_out if found is not None),
-        **_client_results(*(evaluation_of(each, part) for part, each in kept.items())),
+        warnings=list(told(warnings)),
+        client_curves=known_curves(found.scores for found in judges.each),
+        **client_results(*(evaluation_of(each, part) for part, each in kept.items())),
     )
     return result, None
-
-
-def own_models(model: Any) -> list[Any]:
-    """Every client's own model, or the one of all."""
-    parts = model._client_parts
-    return [model.at(client) for client in parts.parts] if model.is_personal else [model]
-
-
-def _on_same_rows(each: Sequence[Evaluation | None]) -> dict[str, Any]:
-    """What one model, or the mean of several, comes to on the same test rows."""
-    found = [one for one in each if one is not None]
-    if not found:
-        return {"metrics": {}}
-    figures = found[0].metrics
-    if len(found) > 1:
-        known = [name for name in figures if all(name in one.metrics for one in found)]
-        means = {name: float(np.mean([one.metrics[name] for one in found])) for name in known}
-        figures = measured(means, part="rows", rows=int(found[0].counts["rows"]))
-    confusion = _confusion(summed([one.counts for one in found]))
-    return {"metrics": finite(figures), "confusion": confusion}
-
-
-def _of_common(model: Any, federation: Simulation) -> dict[str, Any] | None:
-    """What clients' test rows say of the model that all share beside their own."""
-    if not model.is_personal:
-        return None
-    with suppress(UsageError):
-        return finite(evaluate(model.common(), federation).metrics)
-    return {}
 
 
 def _mean_history(histories: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -314,118 +324,9 @@ def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Si
     return simulate(FederatedData(rows.X, rows.y, ends, schema=schema), seed=seed)
 
 
-# --- evaluation ---
-
-
-def judged(
-    model: Any, X: Any, y: Any, *, scores: bool = False, pivot: Any = None
-) -> Evaluation | None:
-    """What one client that holds all of these rows would find; None without rows."""
-    if not model.predicts or y is None or not X.shape[0]:
-        return None
-    return evaluate_rows(model, X, y, scores, pivot=pivot)
-
-
-def _curves(test: Evaluation | None, clients: Evaluation | None) -> dict[str, Any]:
-    """The curves of the test rows or, without these, of clients' own, and of each client's own."""
-    of_clients = [] if clients is None else _known_curves(clients.client_scores.values())
-    pooled = next((e.scores for e in (test, clients) if e is not None and e.scores), None)
-    return {
-        "curves": None if pooled is None else curves_of(pooled),
-        "client_curves": of_clients,
-    }
-
-
-def _known_curves(scores: Iterable[Scores | None]) -> list[Curves]:
-    """The curves of as many clients as pictures show."""
-    found = (curves_of(each) for each in scores if each is not None)
-    return list(islice((curves for curves in found if curves is not None), MOST_CURVES))
-
-
-def _client_results(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
-    """What clients' own rows say, folded and one by one."""
-    results: dict[str, Any] = {}
-    if test is not None:
-        score = headline_metric(test.metrics)
-        each = {int(c): values[score] for c, values in test.clients.items() if score in values}
-        results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
-    if validation is not None:
-        results["validation"] = finite(validation.metrics)
-    return results
-
-
-def _confusion(counts: Any) -> list[list[int]]:
-    if "confusion" not in counts or len(counts["confusion"]) > MOST_CLASSES:
-        return []
-    matrix: list[list[int]] = np.asarray(counts["confusion"]).tolist()
-    return matrix
-
-
 def _size(X: Any, y: Any) -> int:
     """Bytes of rows that are sent."""
     if hasattr(X, "tocsr"):
         X = X.tocsr()
         X = [X.data, X.indices, X.indptr]
     return encoded_size({"X": X, "y": y})
-
-
-# --- time, clients and energy ---
-
-
-class TrainingRecord(Callback):
-    """Seconds, chosen clients and energy of training, carried on from the checkpoint.
-
-    ``start`` is the first round of this start, ``selected_`` in how many rounds each client took
-    part.
-    """
-
-    def __init__(self, tracked: Any) -> None:
-        self.start = 0
-        self.earlier_kwh_ = 0.0
-        self._tracked = tracked
-        self._earlier_seconds = 0.0
-        self._began = time.perf_counter()
-        self._ended: float | None = None
-        self.selected_: IntArray = np.zeros(0, dtype=np.int64)
-
-    @property
-    def seconds(self) -> float:
-        now = time.perf_counter() if self._ended is None else self._ended
-        return self._earlier_seconds + now - self._began
-
-    def stop(self) -> None:
-        self._ended = time.perf_counter()
-
-    def on_start(self, learner: Any, rounds: int, start: int) -> None:
-        self.start = start
-
-    def on_round(self, learner: Any, round: Round) -> None:
-        chosen = np.bincount(round.clients, minlength=len(round.federation))
-        self.selected_ = self.selected_ + chosen if len(self.selected_) else chosen
-
-    def get_state(self) -> Any:
-        kwh = self.earlier_kwh_ + self._tracked.wh / 1000
-        return {"seconds": self.seconds, "selected": self.selected_, "kwh": kwh}
-
-    def set_state(self, state: Any) -> None:
-        self._earlier_seconds = state["seconds"]
-        self.selected_ = state["selected"]
-        self.earlier_kwh_ = state["kwh"]
-
-
-class _Unmeasured:
-    """Stands where energy is not asked for."""
-
-    wh = 0.0
-
-    def stage(self, name: str) -> None: ...
-
-    def attach(self, federation: Any) -> None: ...
-
-
-def _with_earlier(use: EnergyUse, kwh: float, options: EnergyOptions) -> EnergyUse:
-    """What this start took and what earlier ones of the same training took."""
-    if not kwh:
-        return use
-    co2e = kwh * options.grams_per_kwh() / 1000
-    return use + EnergyUse(kwh, co2e, 0.0, use.source, {"earlier starts": kwh})

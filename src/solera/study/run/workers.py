@@ -23,6 +23,7 @@ from solera.green.energy import EnergyOptions
 from solera.green.power import Sampler
 from solera.study.run.cells import Cell, CellStore
 from solera.study.run.progress import SILENT, Progress
+from solera.study.run.record import told
 from solera.study.run.results import Result
 from solera.study.run.schemes import train
 
@@ -71,7 +72,7 @@ def run_cell(cell: Cell, store: CellStore, meter: Meter, progress: Progress = SI
                 raise
             kind = "" if isinstance(error, SoleraError) else f"{type(error).__name__}: "
             problem = f"{kind}{error}"
-    return Outcome(cell, result, problem, tuple(dict.fromkeys(warnings)))
+    return Outcome(cell, result, problem, told(warnings))
 
 
 @contextmanager
