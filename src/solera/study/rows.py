@@ -23,7 +23,8 @@ from solera.core.statistics import ROUNDING, holm
 from solera.evaluation.counts import metrics_of_many
 from solera.evaluation.intervals import Interval, wilson
 from solera.evaluation.metrics import METRICS, sign
-from solera.learn.judging import given_by_rows
+from solera.learn.judging import count_rows
+from solera.trust.cells import Behind
 
 DRAWS = 2000
 """Of a bootstrap: its p is no smaller than 2 / (DRAWS + 1)."""
@@ -134,9 +135,10 @@ class Answers:
             each = [np.bincount(cells, weight, k * k) for weight in weights]
             return metrics_of_many({"confusion": np.reshape(each, (-1, k, k))})[name]
         pivot = self.truth.mean(axis=0) if self.schema.target == "numbers" else 0.0
-        given = {"rows": np.ones(len(guess))}
-        given |= given_by_rows(Said(self.schema, guess), Rows(guess, self.truth), pivot)
-        counts = {n: np.tensordot(weights, v.astype(float), 1) for n, v in given.items()}
+        given = count_rows(Said(self.schema, guess), Rows(guess, self.truth), pivot)
+        rows = len(guess)
+        by_row = Behind(rows, np.arange(rows), rows)  # as if every row were a client
+        counts = {n: np.tensordot(weights, c.numbers(by_row), 1) for n, c in given.items()}
         return metrics_of_many(counts)[name]
 
 

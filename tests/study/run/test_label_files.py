@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lines(folder: Path) -> list[dict[str, str]]:
     """All numbers that no clock decides."""
     with (folder / "metrics.csv").open() as file:
-        return [line for line in csv.DictReader(file) if line["metric"] != "seconds"]
+        return [line for line in csv.DictReader(file) if not line["metric"].startswith("seconds")]
 
 
 def federation(folder: Path) -> Any:
