@@ -48,7 +48,7 @@ from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
 from solera.study import runs
 from solera.trust.cells import intervals
-from solera.trust.contributions import count_by, fact, gram, sum_by, update
+from solera.trust.constructors import count_by, fact, gram, sum_by, update
 
 _NAMESPACES = {
     "aggregations": aggregations,

@@ -16,7 +16,8 @@ from solera.core.task import find_task
 from solera.select.reports import ask_values
 from solera.select.resources import ask_resources
 from solera.trust.cells import Behind
-from solera.trust.contributions import Contribution, update
+from solera.trust.constructors import update
+from solera.trust.contributions import Contribution
 from solera.trust.gate import find_limits
 
 RNG = np.random.default_rng(4)

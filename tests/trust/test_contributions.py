@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import solera as so
 from solera.core.errors import TaskError, UsageError
 from solera.trust.cells import Behind
-from solera.trust.contributions import Contribution, symmetric
+from solera.trust.contributions import Contribution
+from solera.trust.members import symmetric
 
 ROWS = 30
 

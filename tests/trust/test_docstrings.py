@@ -10,7 +10,7 @@ import pytest
 import solera as so
 from solera.core import task
 
-MODULES = ("solera.trust.contributions", "solera.trust.cells")
+MODULES = ("solera.trust.constructors", "solera.trust.cells")
 CONTRIBUTIONS = ("count_by", "sum_by", "gram", "update", "fact", "intervals")
 
 

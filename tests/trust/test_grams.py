@@ -10,7 +10,8 @@ from solera.core.clients import Client, Draws
 from solera.core.errors import UsageError
 from solera.core.task import find_task
 from solera.trust.cells import Behind
-from solera.trust.contributions import Contribution, entries_of, gram
+from solera.trust.constructors import gram
+from solera.trust.contributions import Contribution, entries_of
 from solera.trust.members import Members, symmetric
 
 draw = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.release import Categories, Facts, OutgoingReply
 
 SMALLEST_COUNT = 5

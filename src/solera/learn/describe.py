@@ -34,7 +34,7 @@ from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
 from solera.learn.totals import Gather
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, planned_noise, sum_noise
-from solera.trust.contributions import symmetric
+from solera.trust.members import symmetric
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _MOST_SHOWN = 12

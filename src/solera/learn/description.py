@@ -14,7 +14,7 @@ from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.totals import Totals
-from solera.trust.contributions import count_by, gram
+from solera.trust.constructors import count_by, gram
 from solera.trust.declared import Classes, Shape
 from solera.trust.noise import SumNoise
 

@@ -14,7 +14,7 @@ from solera.core.task import task
 from solera.evaluation.counts import label_counts, ratio
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import many_models, own_model
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Fitted, Shape
 
 Pivot = Annotated[FloatArray, Shape("outputs")]

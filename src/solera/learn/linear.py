@@ -30,7 +30,7 @@ from solera.learn.averaging.training.losses import loss_gradient, targets_of
 from solera.learn.linear_stacked import train_stacked
 from solera.learn.rows import check_shape, dense, float_type, not_finite
 from solera.robust.rules import Rule
-from solera.trust.contributions import count_by, update
+from solera.trust.constructors import count_by, update
 from solera.trust.declared import Classes, Shape
 
 # --- the client's side ---

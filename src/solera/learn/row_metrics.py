@@ -19,7 +19,7 @@ from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
 from solera.learn.client_models import own_model
 from solera.learn.totals import Totals
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Fitted
 
 PREFIX = "metric."

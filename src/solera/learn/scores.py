@@ -27,7 +27,7 @@ from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores
 from solera.learn.base import Predictor, last_step
 from solera.learn.client_models import many_models, own_model
 from solera.learn.totals import Totals
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Fitted, Shape
 
 _LEAST = np.finfo(float).eps

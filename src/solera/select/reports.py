@@ -32,7 +32,8 @@ from solera.core.task import task
 from solera.learn.base import Learner
 from solera.learn.client_models import by_own_models, own_model
 from solera.learn.rows import refuse_empty
-from solera.trust.contributions import Contribution, count_by, fact, sum_by
+from solera.trust.constructors import count_by, fact, sum_by
+from solera.trust.contributions import Contribution
 from solera.trust.declared import Classes, Fitted
 
 VARIABLE = "SOLERA_RESOURCES"

@@ -16,7 +16,7 @@ from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Learner
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Fitted, States
 
 

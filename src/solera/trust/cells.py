@@ -236,7 +236,7 @@ def intervals(values: ArrayLike, edges: ArrayLike) -> Intervals:
 
 
 def as_cells(cell: Any, cells: int | Sequence[int] | None) -> Cells:
-    """What ``cell`` and ``cells`` of :func:`~.contributions.count_by` stand for."""
+    """What ``cell`` and ``cells`` of :func:`~.constructors.count_by` stand for."""
     if isinstance(cell, Cells):
         return cell
     if cell is None:

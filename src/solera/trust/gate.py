@@ -24,16 +24,9 @@ from solera.core.replies import map_leaves
 from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.trust.cells import Behind
-from solera.trust.contributions import (
-    Contribution,
-    Counts,
-    Gram,
-    Joint,
-    Sums,
-    Update,
-    entries_of,
-)
+from solera.trust.contributions import Contribution, Counts, Joint, Sums, Update, entries_of
 from solera.trust.declared import check_payload
+from solera.trust.grams import Gram
 from solera.trust.noise import Ledger, noise_key, noise_table, spent_by, with_noise
 from solera.trust.release import Cipher, Kind, OutgoingReply, Release, releases_of, with_entry
 

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from solera.trust.contributions import Gram
+    from solera.trust.grams import Gram
 
 _CHUNK = 1 << 24
 """Numbers held at once."""

@@ -47,7 +47,7 @@ from solera.learn.averaging.training.local_training import (
 from solera.learn.averaging.training.losses import over_known
 from solera.learn.client_models import PRIVATE, THRESHOLDS
 from solera.privacy.dp.mechanism import DP
-from solera.trust.contributions import count_by, fact, update
+from solera.trust.constructors import count_by, fact, update
 
 _BEST, _LOWEST = "best_private", "lowest_loss"
 _WHY = {

@@ -22,7 +22,8 @@ from solera.core.task import task
 from solera.learn.cluster.assignment import as_rows, distances, nearest
 from solera.learn.rows import check_shape, not_finite
 from solera.trust.cells import sum_by_cell
-from solera.trust.contributions import Contribution, Update, count_by, sum_by, update
+from solera.trust.constructors import count_by, sum_by, update
+from solera.trust.contributions import Contribution, Update
 from solera.trust.declared import Shape
 from solera.trust.noise import SumNoise
 

@@ -33,7 +33,9 @@ from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import check_plan
 from solera.learn.rows import check_shape, not_finite
 from solera.trust.cells import Behind
-from solera.trust.contributions import Gram, bound_rows, gram
+from solera.trust.constructors import gram
+from solera.trust.contributions import bound_rows
+from solera.trust.grams import Gram
 from solera.trust.members import Members
 
 

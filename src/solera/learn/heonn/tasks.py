@@ -24,7 +24,8 @@ from solera.learn.rows import dense
 from solera.privacy import he
 from solera.privacy.he import keys
 from solera.trust.cells import Behind
-from solera.trust.contributions import Contribution, count_by, fact
+from solera.trust.constructors import count_by, fact
+from solera.trust.contributions import Contribution
 from solera.trust.release import Cipher, Extremes
 
 _BETWEEN = 1000

@@ -34,7 +34,7 @@ from solera.learn.preprocess.quantiles import (
 )
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, sum_noise
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.declared import LONGEST, Shape
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]

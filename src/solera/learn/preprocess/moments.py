@@ -14,7 +14,7 @@ from solera.core.plan import Plan, planned
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.rows import dense
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Shape
 
 

@@ -27,7 +27,8 @@ from solera.learn.rows import dense
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, planned_noise
 from solera.trust.cells import intervals
-from solera.trust.contributions import Counts, count_by
+from solera.trust.constructors import count_by
+from solera.trust.contributions import Counts
 from solera.trust.declared import Shape
 from solera.trust.noise import SumNoise
 

@@ -29,7 +29,7 @@ from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.summary import Summary
 from solera.learn.statistics.survival import check_survival, times_and_events
 from solera.learn.whole_fields import WholeFields
-from solera.trust.contributions import count_by, update
+from solera.trust.constructors import count_by, update
 from solera.trust.declared import Shape
 
 CONVERGED = 1e-9

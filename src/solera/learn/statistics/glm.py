@@ -43,8 +43,8 @@ from solera.privacy.dp.sums import (
     planned_noise,
     sum_noise,
 )
-from solera.trust.contributions import symmetric
 from solera.trust.declared import Shape
+from solera.trust.members import symmetric
 
 CONVERGED = 1e-11
 """A step that moves the linear predictor by so small a share of itself is the last."""

@@ -16,7 +16,8 @@ from solera.data.frames import check_columns
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.families import FAMILIES, Family, Name
 from solera.learn.statistics.private_steps import bounds, check_noised
-from solera.trust.contributions import bound_rows, count_by, gram, sum_by
+from solera.trust.constructors import count_by, gram, sum_by
+from solera.trust.contributions import bound_rows
 from solera.trust.declared import Classes, Shape
 from solera.trust.noise import SumNoise
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
-from solera.trust.contributions import symmetric
+from solera.trust.members import symmetric
 
 _DEPENDENT = 1e-11
 """Of a term's own information: what is left when the others are known."""

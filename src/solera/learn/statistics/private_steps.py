@@ -17,7 +17,7 @@ import numpy as np
 from solera.core.clients import FloatArray
 from solera.core.errors import Refusal
 from solera.learn.statistics.families import FAMILIES
-from solera.trust.contributions import symmetric
+from solera.trust.members import symmetric
 
 _SUMS = 3
 

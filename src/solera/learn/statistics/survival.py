@@ -32,7 +32,7 @@ from solera.data.agreement import agree
 from solera.data.frames import check_columns
 from solera.learn.rows import dense
 from solera.trust.cells import intervals
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.declared import Shape
 
 _MOST_TIMES = 1000

@@ -26,7 +26,7 @@ from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import ClassTree, Tree
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, planned_noise, sum_noise
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.declared import LONGEST, Classes, Shape
 from solera.trust.noise import SumNoise
 

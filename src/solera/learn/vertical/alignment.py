@@ -19,7 +19,7 @@ from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import begin_part, ends_of, keep_order, keep_part
 from solera.learn.vertical.psi import INTERSECTION, MOST_PARTIES, UNKNOWN, agree, intersect
 from solera.privacy.identifiers import Normalisation, normalised
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.release import RowsOut
 
 

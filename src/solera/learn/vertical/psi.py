@@ -53,7 +53,7 @@ from solera.learn.vertical.party import (
 )
 from solera.privacy import psi
 from solera.privacy.identifiers import Normalisation, normalised
-from solera.trust.contributions import count_by, fact
+from solera.trust.constructors import count_by, fact
 from solera.trust.declared import Shape
 from solera.trust.release import RowsOut
 

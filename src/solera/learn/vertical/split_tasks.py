@@ -49,7 +49,7 @@ from solera.learn.vertical.split_networks import (
     stepped,
     total_gradient,
 )
-from solera.trust.contributions import count_by, fact, sum_by
+from solera.trust.constructors import count_by, fact, sum_by
 from solera.trust.release import RowsOut
 
 

@@ -50,7 +50,8 @@ from solera.learn.averaging.training.tile_threads import own_threads
 from solera.learn.averaging.updates import UpdateStep, pack_update
 from solera.learn.client_models import LABELS, PRIVATE
 from solera.learn.rows import check_shape
-from solera.trust.contributions import Contribution, count_by, fact, update
+from solera.trust.constructors import count_by, fact, update
+from solera.trust.contributions import Contribution
 from solera.trust.randomness import protecting
 
 

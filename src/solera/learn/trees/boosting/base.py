@@ -20,7 +20,7 @@ from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree, check_trees
 from solera.privacy.dp.sums import NoisedSums
-from solera.trust.contributions import count_by, sum_by
+from solera.trust.constructors import count_by, sum_by
 from solera.trust.declared import Classes, Shape
 from solera.trust.noise import SumNoise
 

@@ -41,7 +41,7 @@ from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
 from solera.privacy.dp.sums import NoisedSums
 from solera.trust.cells import Behind
-from solera.trust.contributions import sum_by
+from solera.trust.constructors import sum_by
 from solera.trust.declared import LONGEST, Checked, Classes, Shape
 from solera.trust.noise import SumNoise
 

@@ -26,7 +26,7 @@ from solera.learn.trees.client_trees import columns_and_codes, rows_and_codes, w
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.tree import ClassTree, Tree
 from solera.trust.cells import Behind, Cells
-from solera.trust.contributions import count_by
+from solera.trust.constructors import count_by
 from solera.trust.declared import LONGEST, Classes, Shape
 from solera.trust.joined import JoinedData, stacked
 from solera.trust.release import Trees
