@@ -125,6 +125,13 @@ def test_a_model_answers_as_it_did(state, name):
     assert so.learn.base.from_bytes(model.to_bytes()).get_params() == model.get_params()
 
 
+def test_a_closed_form_goes_on_with_more_rows(state):
+    model, _ = with_answers(state, "heonn")
+    more = make_state.simulation("classes")
+    afresh = so.FedHEONN().fit(more).partial_fit(more)
+    check(model.partial_fit(more).solution_, afresh.solution_)
+
+
 def test_a_pipeline_answers_about_a_table(state):
     pd = pytest.importorskip("pandas")
     model, said = with_answers(state, "pipeline")

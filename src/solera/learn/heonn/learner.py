@@ -188,7 +188,7 @@ class FedHEONN(Additive):
                     self.check_width(federation.schema.width)
                 aggregation = self.aggregation()
                 more = self._ask(federation, clients, aggregation)
-                self.conclude(aggregation.merge(self.statistics_, more))
+                self.conclude(aggregation.merge(self._earlier_statistics(), more))
                 return self
             self.reset()
             self.history_ = []
@@ -265,6 +265,13 @@ class FedHEONN(Additive):
         if self.dp is not None:
             raise UsageError("FedHEONN(dp=…) asks all clients at once")
         return self.contribution, self._plan()
+
+    def _earlier_statistics(self) -> Any:
+        """What is known already; models of before 0.1 hold their squares as members × outputs."""
+        known = self.statistics_
+        if np.ndim(known.get("squares")) == 2:
+            return {**known, "squares": known["squares"][:, None]}
+        return known
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total
