@@ -27,7 +27,7 @@ import solera as so
 from sizes import sized
 from solera.core.plan import planned
 from solera.engines import gates
-from solera.serve.agent import agent, attempts, policy, releases
+from solera.serve.agent import agent, attempts, policy
 from solera.trust.release import Facts
 
 AGENTS, ROUNDS = sized((10, 50), tiny=(2, 2))
@@ -72,7 +72,6 @@ def clock(path: str) -> None:
         policy.Policy: ("check_ask", "check_reply"),
         attempts.Attempts: ("begin", "count", "end"),
         gates.Gates: ("admit", "release"),
-        releases.Releases: ("keep",),
     }.items():
         for name in names:
             clocked(owner, name)

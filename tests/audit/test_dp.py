@@ -8,6 +8,7 @@ import pytest
 import solera as so
 from solera.audit.mechanism import _flat
 from solera.core.clients import Client, Draws
+from solera.trust.gate import numbers_of
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
 
@@ -44,7 +45,8 @@ def audits(runs, trials):
 
         def release(fed):
             draws = Draws(next(seeds), task.name, 0, None)  # simulated noise follows from the seed
-            return noised(task.one(Client(0, fed.data, draws, {}), ask))
+            client = Client(0, fed.data, draws, {})
+            return noised(numbers_of(task, client, ask, task.one(client, ask)))
 
         return release
 

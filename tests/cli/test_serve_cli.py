@@ -303,7 +303,7 @@ def test_explain() -> None:
 
     training = explain('policy = "training"\n[output]\nmin_count = 8\n')
     assert "Counts and sums leave when at least 8 rows stand behind every number" in training
-    assert "Neural networks and anything larger do not leave" in training
+    assert "Larger ones, such as neural networks, do not leave but with noise" in training
     assert "What remains possible without noise" in training
     assert "CAN READ ROWS" not in training
     assert "ROWS LEAVE" not in training
@@ -337,7 +337,7 @@ def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
     for name in ("statistics", "evaluation", "training", "vertical", "trusted"):
         assert f"\n{name}" in said
     training, trusted = (line for line in said.splitlines() if line.startswith("tr"))
-    assert "trees.{count,judge,receive}" in training
+    assert "trees.{count,judge,receive}" in said
     assert training.startswith("training   as statistics, and also")
     assert trusted.startswith("trusted    as training, and also")
     assert "trees.{boost_target," in trusted

@@ -150,11 +150,11 @@ def test_encryption_is_planned_and_stays_on(tmp_path, monkeypatch):
         assert last.task == "heonn.statistics"
         for encrypt in (None, {**last.payload["encrypt"], "key": "mine"}):
             payload = {**last.payload, "encrypt": encrypt}
-            assert "encrypt.key" in objection(plan, {}, last.task, 1, payload)
+            assert "encrypt.key" in objection(plan, {}, last.task, last.version, payload)
     assert "heonn.rotation_keys" in {ask.task for ask in asks}
     plain = so.FedHEONN().asks(rows("classes").schema)
     sealed = {**last.payload, "patches": None, "row_share": None, "row_replacement": None}
-    assert "encrypt = " in objection(plain, {}, last.task, 1, sealed)
+    assert "encrypt = " in objection(plain, {}, last.task, last.version, sealed)
 
 
 def test_the_comparison_finds_what_departs():

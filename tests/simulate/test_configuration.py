@@ -282,7 +282,7 @@ def test_rows_that_cannot_be_chosen_are_refused():
 def test_cross_validation_is_under_the_policy():
     rows = draw.normal(size=(900, 2))
     fed = so.simulate(rows, rows[:, 0] > 0, clients=4, policy="training")
-    network = so.FedAvg(so.nn.linear(2, 2), rounds=1)
+    network = so.FedAvg(so.nn.mlp(2, 64, 2), rounds=1)
     for cv in (so.simulation.FoldsInClients(2), so.simulation.FoldsOverClients(2), 2):
         with pytest.raises(SoleraError, match="policy 'trusted'"):
             cross_val_score(network, fed, cv=cv, error_score="raise")

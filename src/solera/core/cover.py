@@ -51,7 +51,7 @@ class SecureFold(Protocol):
         """The plan, and what is asked besides to fold it so."""
 
 
-_NAMES_ONLY = ("facts", "categories", "extremes")
+_NAMES_ONLY = {"facts", "categories", "extremes"}
 
 
 def told_alone(task: Task) -> bool:
@@ -60,9 +60,8 @@ def told_alone(task: Task) -> bool:
     So it may where nothing of its rows leaves but names, declared bounds and how many there are:
     clients must agree on columns and classes before anything can be added up.
     """
-    if task.release is None or task.leaves is not None:
-        return False
-    return all(release.kind in _NAMES_ONLY for release in task.release)
+    kinds = {release.kind for release in task.release or ()} | {task.leaves} - {None}
+    return bool(kinds) and kinds <= _NAMES_ONLY
 
 
 def find_secure(secure: Any) -> SecureFold | None:

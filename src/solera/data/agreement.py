@@ -68,7 +68,6 @@ def _words(missing: BoolArray) -> Array:
 
 @task(
     "data.describe",
-    leaves="cells",
     release=[
         Facts("target", "target_names", "unknown", "empty"),
         Categories("features", "classes", "outputs", "gaps", keep=_keep_common),

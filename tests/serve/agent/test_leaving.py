@@ -108,7 +108,7 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     assert "all of it was deleted but the audit log" in said
     assert key in said
     left = {path.name.partition(".sqlite")[0] for path in home.iterdir()}
-    kept = {"audit.log", "audit.log.head", "receipt.json", "releases"}
+    kept = {"audit.log", "audit.log.head", "receipt.json"}
     assert left == kept, "what left is not forgotten"
     checked = solera("audit", "verify", str(home / "audit.log"), "--key", key).stdout
     assert "ok" in checked

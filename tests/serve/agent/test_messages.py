@@ -103,6 +103,6 @@ def test_a_coordinator_that_makes_keys_up_learns_nothing(town):
 
 
 def test_other_tasks_are_left_alone(town):
-    plain = ask("linear.train", payload={"sealed": [{"sender": 1, "sealed": b"x"}]})
+    plain = ask("data.describe", payload={"sealed": [{"sender": 1, "sealed": b"x"}]})
     assert town.messages(0).opened(plain, "loans") is plain
     assert town.messages(0).sealed(plain, "loans", b"frame") == b"frame"

@@ -57,8 +57,8 @@ def described(text: str = JOB) -> Description:
 
 
 def refused(policy: Policy, job: Description) -> list[str]:
-    """What the policy lacks; that a task declares no release is a matter of the task."""
-    return [why for why in missing(policy, job) if "does not declare" not in why]
+    """What the policy lacks."""
+    return missing(policy, job)
 
 
 @task("policy_for.values", release=[Facts("rows")])
@@ -81,11 +81,6 @@ def tells_a_network(client: Any, ask: Any) -> Any:
     """Parameters that tell rows."""
 
 
-@task("policy_for.undeclared")
-def tells_anything(client: Any, ask: Any) -> Any:
-    """Nobody knows."""
-
-
 def test_the_strictest_named_policy_that_will_do() -> None:
     facts, rows = planned(tells_facts, 1), planned(tells_rows, 1)
     train = planned(find_task("linear.train"), 1)
@@ -106,9 +101,6 @@ def test_the_strictest_named_policy_that_will_do() -> None:
     assert missing(Policy.parse(policy_for(network)), network) == []
     with pytest.raises(UsageError, match="no named policy"):
         strictest_policy((planned(tells_a_tree, 1), rows))
-    unknown = Description(**said, plan=(planned(tells_anything, 1),))
-    (why,) = missing(Policy.parse(policy_for(unknown)), unknown)
-    assert "does not declare what leaves" in why
 
 
 def test_boosting_needs_trust_or_noise_and_a_budget() -> None:

@@ -290,11 +290,21 @@ class Answered(Connection):
         return response
 
 
+def _flat(payload):
+    """The entries of nested tables by their path."""
+    flat = {}
+    for name, value in payload.items():
+        inner = {"": value} if not isinstance(value, dict) else _flat(value)
+        flat |= {(name, *([place] if place else [])): each for place, each in inner.items()}
+    return flat
+
+
 def _sound(payload):
     """Whether a payload could be an answer: what was asked for, in shape, and finite."""
-    if not isinstance(payload, dict) or set(payload) != set(GOOD):
+    if not isinstance(payload, dict) or _flat(payload).keys() != _flat(GOOD).keys():
         return False
-    values = [(np.asarray(payload[name]), np.asarray(GOOD[name])) for name in GOOD]
+    found, good = _flat(payload), _flat(GOOD)
+    values = [(np.asarray(found[name]), np.asarray(good[name])) for name in good]
     return all(a.shape == b.shape and a.dtype.kind in "iufb" for a, b in values) and all(
         np.isfinite(a).all() for a, _ in values
     )

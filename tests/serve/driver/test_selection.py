@@ -20,6 +20,8 @@ name = "linear.*"
 name = "averaging.*"
 [[task]]
 name = "data.*"
+[output]
+parameters = 0.5
 """
 FAST = "samples_per_second = 50.0\nbits_per_second = 1e6\n"
 SLOW = "samples_per_second = 0.01\nbits_per_second = 1e6\nupload = true\n"

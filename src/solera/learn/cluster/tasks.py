@@ -98,7 +98,7 @@ def _nearest(client: Client, ask: Any) -> tuple[IntArray, FloatArray]:
     return label, squared
 
 
-@task("kmeans.silhouette", many=True, version=2, ask=Centroids)
+@task("kmeans.silhouette", version=2, ask=Centroids)
 def silhouette(client: Client, ask: Any) -> dict[str, Contribution]:
     """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
     widths = [np.empty(0)]

@@ -41,7 +41,9 @@ class Told:
 def _loss(payload: Any) -> float | None:
     if not isinstance(payload, Mapping):
         return None
-    loss, rows = payload.get("loss"), payload.get("rows")
+    model = payload.get("model")
+    update = model if isinstance(model, Mapping) else payload
+    loss, rows = update.get("loss"), payload.get("rows")
     if not isinstance(loss, float) or not isinstance(rows, int | float):
         return None
     if not math.isfinite(loss) or loss == 0 or rows < SMALLEST_COUNT:
