@@ -89,7 +89,11 @@ def test_the_history_is_a_picture():
     evaluated = so.callbacks.Evaluate(X, np.array([0, 1] * 4), every=2)
     model = so.FedLinear(rounds=6).fit(fed, callbacks=[evaluated])
     figure = model.plot_history()
-    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "score"]
+    assert [axes.get_ylabel() for axes in figure.axes] == [
+        "loss",
+        "score",
+        "loss of held-out rows",
+    ]
     (curve,) = model.plot_history("score").axes[0].lines
     assert curve.get_xdata().tolist() == [2, 4, 6]
     assert curve.get_ydata().tolist() == [e["score"] for e in model.history_ if "score" in e]
