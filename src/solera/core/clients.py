@@ -99,20 +99,13 @@ class Source(Protocol):
         """The same clients with every row passed through fitted transformers."""
 
 
-class ClientData:
-    """One client's rows: ``X`` and ``y`` to train on, ``validation`` and ``test`` to judge by."""
+class RowParts:
+    """Rows in parts, the training rows at hand."""
 
-    __slots__ = ("_id", "_parts", "_source")
-
-    def __init__(self, source: Source, client: int) -> None:
-        self._source = source
-        self._id = np.array([client], dtype=np.int64)
-        self._parts: dict[str, Rows] = {}
+    __slots__ = ()
 
     def part(self, name: Part) -> Rows:
-        if name not in self._parts:
-            self._parts[name] = self._source.segments(self._id, name)[0]
-        return self._parts[name]
+        raise NotImplementedError
 
     @property
     def X(self) -> Any:
@@ -129,6 +122,25 @@ class ClientData:
     @property
     def test(self) -> Rows:
         return self.part("test")
+
+    def __len__(self) -> int:
+        return len(self.part("train"))
+
+
+class ClientData(RowParts):
+    """One client's rows: ``X`` and ``y`` to train on, ``validation`` and ``test`` to judge by."""
+
+    __slots__ = ("_id", "_parts", "_source")
+
+    def __init__(self, source: Source, client: int) -> None:
+        self._source = source
+        self._id = np.array([client], dtype=np.int64)
+        self._parts: dict[str, Rows] = {}
+
+    def part(self, name: Part) -> Rows:
+        if name not in self._parts:
+            self._parts[name] = self._source.segments(self._id, name)[0]
+        return self._parts[name]
 
     @property
     def schema(self) -> Schema:
@@ -150,9 +162,6 @@ class ClientData:
         """Whose row each row is, as codes 0, 1, …, where the source knows."""
         known = getattr(self._source, "units", None)
         return None if known is None else known(int(self._id[0]), part)
-
-    def __len__(self) -> int:
-        return len(self.part("train"))
 
 
 @dataclass(frozen=True, slots=True)

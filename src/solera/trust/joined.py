@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from solera.core.clients import Array, ClientGroup, Part, Rows
+from solera.core.clients import Array, ClientGroup, Part, RowParts, Rows
 from solera.core.errors import TaskError
 from solera.core.replies import Stacked, map_leaves
 from solera.core.schema import Schema
@@ -18,7 +18,7 @@ from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, Counts
 
 
-class JoinedData:
+class JoinedData(RowParts):
     """The rows of all clients of a group, one after the other."""
 
     def __init__(self, group: ClientGroup) -> None:
@@ -28,27 +28,8 @@ class JoinedData:
         return self._group.part(name).joined()
 
     @property
-    def X(self) -> Any:
-        return self.part("train").X
-
-    @property
-    def y(self) -> Any:
-        return self.part("train").y
-
-    @property
-    def validation(self) -> Rows:
-        return self.part("validation")
-
-    @property
-    def test(self) -> Rows:
-        return self.part("test")
-
-    @property
     def schema(self) -> Schema:
         return self._group.schema
-
-    def __len__(self) -> int:
-        return len(self.part("train"))
 
 
 class JoinedClients:
