@@ -108,7 +108,10 @@ def federated_rows(target: str) -> Any:
     elif target == "numbers":
         y, classes, outputs = full[:, 2], None, 1
     feature = public("Feature")
-    columns = (*(feature(f"x{i}") for i in range(4)), feature("c", "categorical", ("False", "True")))
+    columns = (
+        *(feature(f"x{i}") for i in range(4)),
+        feature("c", "categorical", ("False", "True")),
+    )
     like = law_cases().rows(target).schema
     schema = public("Schema")(columns, target, like.classes if classes is None else classes,
                               outputs)  # fmt: skip
