@@ -131,6 +131,32 @@ def test_other_metrics_have_the_interval_of_a_bootstrap_over_rows() -> None:
     assert interval(labelled, "auroc") is None, "probabilities are not kept"
 
 
+def test_labels_that_are_unknown_make_no_row_wrong() -> None:
+    """Of truth and of models that never saw a label; a row with nothing left is in no share."""
+    draw = np.random.default_rng(8)
+    truth = draw.integers(0, 2, (300, 3))
+    told = np.where(draw.random(truth.shape) < 0.1, 1 - truth, truth)
+    unknown = draw.random(truth.shape) < 0.3
+    unknown[:, 0] = False  # something is left of every row
+    blind = told.copy()
+    blind[:, 2] = -1
+    right = ((told == truth) | unknown).all(axis=1)
+    seen = ((told == truth) | unknown)[:, :2].all(axis=1)
+    marked = np.where(unknown, -1, truth)
+    all_labels = [Answers(LABELS, marked, told[None])]
+    two_labels = [Answers(LABELS, marked, blind[None])]
+    for answers, expected in ((all_labels, right), (two_labels, seen)):
+        wilson = binomtest(int(expected.sum()), 300).proportion_ci(method="wilson")
+        found = interval(answers, "subset_accuracy")
+        assert found == pytest.approx((wilson.low, wilson.high))
+    pair = compare_rows(("two", two_labels), ("all", all_labels), "subset_accuracy")
+    assert pair is not None
+    assert pair.gap == pytest.approx(seen.mean() - right.mean())
+    marked[:40] = -1
+    low, high = interval([Answers(LABELS, marked, told[None])], "subset_accuracy") or (1.0, 0.0)
+    assert low < right[40:].mean() < high
+
+
 def test_equal_but_for_rounding_is_no_difference() -> None:
     draw = np.random.default_rng(4)
     y = draw.normal(size=200)

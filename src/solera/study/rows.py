@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from solera.core.clients import Array, FloatArray, Rows
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.statistics import ROUNDING, holm
 from solera.evaluation.counts import metrics_of_many
 from solera.evaluation.intervals import Interval, wilson
@@ -108,11 +108,15 @@ class Answers:
     def hits(self, metric: str) -> FloatArray | None:
         """Of each row how many of the models are right, as a share; None of other than proportions.
 
-        Rows that the proportion is not of are left out.
+        Rows that the proportion is not of are left out. Labels that are unknown, in truth or to a
+        model, are not compared; where nothing is left of a row, this is not said of any.
         """
         right = self.guesses == self.truth
         if metric == "subset_accuracy" and self.schema.target == "labels":
-            right = right.all(axis=2)
+            known = (self.truth != UNKNOWN) & (self.guesses != UNKNOWN)
+            if not known.any(axis=2).all():
+                return None
+            right = (right | ~known).all(axis=2)
         elif self.schema.target != "classes":
             return None
         elif metric != "accuracy":
@@ -317,8 +321,10 @@ def _on_same_rows(answers: Sequence[Answers]) -> bool:
 
 def _hits(answers: Sequence[Answers], metric: str) -> FloatArray | None:
     """What share of all models of all trainings is right about each row."""
-    each = [hits for one in answers if (hits := one.hits(metric)) is not None]
-    return np.asarray(np.mean(each, axis=0)) if each else None
+    each = [one.hits(metric) for one in answers]
+    if any(hits is None for hits in each):
+        return None
+    return np.asarray(np.mean([hits for hits in each if hits is not None], axis=0))
 
 
 def _mean(answers: Sequence[Answers], metric: str, weights: FloatArray) -> FloatArray:
