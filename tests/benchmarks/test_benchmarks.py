@@ -18,7 +18,7 @@ MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"} | {
 SHOWS = {
     "before_after": r"heonn .*\d\.\d+ \[",
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
-    "coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
+    "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",

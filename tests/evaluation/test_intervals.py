@@ -1,4 +1,4 @@
-"""Intervals hold as often as they say; benchmarks/coverage.py draws 2,000 at every point."""
+"""Intervals hold as often as they say; benchmarks/interval_coverage.py draws 2,000 at every point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ rng = np.random.default_rng(3)
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "coverage.py"
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "interval_coverage.py"
     spec = importlib.util.spec_from_file_location("coverage_of_intervals", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
