@@ -1,4 +1,4 @@
-"""Intervals hold as often as they say; benchmarks/interval_coverage.py draws 2,000 at every point."""
+"""Intervals hold as often as they say; benchmarks/interval_coverage.py draws many more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Confidence intervals of metrics, from the counts and sums that the metrics come from.
 
-Each holds in repeated draws of the rows: ``benchmarks/interval_coverage.py`` simulates how often. One that
-would not is not given: of an area under the ROC curve with fewer than ten rows of a class, of R²
-without the sums of fourth powers.
+Each holds in repeated draws of the rows: ``benchmarks/interval_coverage.py`` simulates how often.
+One that would not is not given: of an area under the ROC curve with fewer than ten rows of a class,
+of R² without the sums of fourth powers.
 """
 
 from __future__ import annotations
