@@ -267,6 +267,8 @@ def _alike_in_digits(counts: Sequence[NDArray[Any]], replies: int) -> tuple[IntA
     They differ by ``counts`` alone, one number of every reply; other values are all different.
     """
     everyone = np.arange(replies)
+    if not counts:
+        return everyone[:1], np.zeros(replies, dtype=np.int64)
     if any(values.dtype.kind not in "iu" or values.min() < 0 for values in counts):
         return everyone, everyone
     digits = np.zeros(replies, dtype=np.int64)

@@ -360,9 +360,10 @@ def _follow(
         lengths = np.abs(g[0]) if ask["loss"] == "squared" else None
     for kept in (scores, at, carried):
         kept.flags.writeable = False  # and so are its parts
+    name = _state_of(ask)
     for state, (a, b) in zip(states, pairwise(starts_of(sizes).tolist()), strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": carried[:, a:b]}
-        state[_state_of(ask)] = {"ask": number, **parts}
+        state[name] = {"ask": number, **parts}
     return Level(cells, at, carried, losses, lengths)
 
 
