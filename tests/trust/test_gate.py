@@ -108,6 +108,28 @@ def test_kinds_that_may_not_leave_are_refused():
     assert "secure sum" in encrypted.why
 
 
+@so.task("trust.chosen")
+def chosen(client: Any, ask: Any) -> Any:
+    """Sums over rows that the asker names, perhaps several times."""
+    rows = np.asarray(ask)
+    return {
+        "rows": so.count_by(None, rows=rows),
+        "sums": so.sum_by(None, client.data.X[rows], rows=rows),
+        "model": so.update(client.data.X[rows].mean(axis=0), rows=rows),
+    }
+
+
+def test_a_row_that_comes_several_times_is_one_person():
+    for policy in ("statistics", "training"):
+        assert owner(policy).ask("trust.chosen", [7] * 30) == REFUSED, "an update of one row"
+    asked = owner(parameters=1e9, min_rows=1)
+    reply = asked.ask("trust.chosen", [7] * 30)
+    assert asked.absent["rows"].all()
+    assert not reply["sums"].any()
+    assert asked.ask("trust.chosen", [7, 8, 9, 10] * 9)["rows"] == 0
+    assert asked.ask("trust.chosen", [7, 8, 9, 10, 11])["rows"] == 5
+
+
 # --- noise ---
 
 
@@ -152,3 +174,30 @@ def test_noise_of_rows_protects_no_person_with_several():
     asked.data.units = lambda client, part: np.arange(60) // 2  # type: ignore[attr-defined]
     assert asked.ask("trust.classes", {"privacy": NOISE}) == REFUSED
     assert "may have several" in asked.why
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"noise": 0.0}, {"noise": -5.0}, {"noise": float("nan")}, {"share": 0}, {"clip": -1.0},
+     {"mechanism": "none"}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_noise_opens_nothing_and_costs_nothing(wrong):
+    asked = owner(budget=(50.0, 1e-5))
+    assert asked.ask("trust.classes", {"privacy": {**NOISE, **wrong} if wrong else {}}) == REFUSED
+    assert SPENT not in asked.state
+
+
+def test_a_sum_without_a_bound_is_refused_before_the_budget_is_charged():
+    asked = owner(budget=(50.0, 1e-5))
+    unbounded = {name: value for name, value in NOISE.items() if name != "clip"}
+    assert asked.ask("trust.classes", {"privacy": unbounded}) == REFUSED
+    assert "needs bound=" in asked.why
+    assert SPENT not in asked.state
+
+
+def test_noise_on_sums_does_not_open_what_has_none():
+    """Three rows are of class 2: its name is withheld, whatever is added to the ask."""
+    for payload in (None, {"privacy": NOISE}):
+        asked = owner(budget=(50.0, 1e-5))
+        assert list(asked.ask("data.describe", payload)["classes"]) == [0, 1]

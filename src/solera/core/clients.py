@@ -7,6 +7,7 @@ group is a set of (start, size) pairs into it. Nothing is copied until a task as
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,13 +100,14 @@ class Source(Protocol):
         """The same clients with every row passed through fitted transformers."""
 
 
-class RowParts:
+class RowParts(ABC):
     """Rows in parts, the training rows at hand."""
 
     __slots__ = ()
 
+    @abstractmethod
     def part(self, name: Part) -> Rows:
-        raise NotImplementedError
+        """The rows of a part."""
 
     @property
     def X(self) -> Any:

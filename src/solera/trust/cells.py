@@ -34,9 +34,9 @@ class Behind:
     units: IntArray | None = None
 
     def among(self, rows: IntArray) -> Behind:
-        """The same for some of the rows, by number."""
+        """The same for some of the rows, by number; one that comes several times is one person."""
         owners = None if self.owners is None else self.owners[rows]
-        units = None if self.units is None else self.units[rows]
+        units = rows if self.units is None else self.units[rows]
         return Behind(len(rows), owners, self.clients, units)
 
     def count_persons(self) -> int:

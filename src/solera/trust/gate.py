@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from solera.core.absent import Gaps, with_gaps
+from solera.core.accounting import Event
 from solera.core.clients import BoolArray, Client, IntArray, Part
 from solera.core.errors import GateRefusal, UsageError
 from solera.core.replies import map_leaves
@@ -27,7 +29,7 @@ from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, Counts, Joint, Sums, Update, entries_of
 from solera.trust.declared import check_payload
 from solera.trust.grams import Gram
-from solera.trust.noise import Ledger, noise_key, noise_table, spent_by, with_noise
+from solera.trust.noise import Ledger, SumNoise, noise_key, noise_table, spent_by, with_noise
 from solera.trust.release import Cipher, Kind, OutgoingReply, Release, releases_of, with_entry
 
 
@@ -170,10 +172,10 @@ def release(
         outgoing.reply = _noised(task, outgoing, contributions, ledger)
     else:
         outgoing.reply, gaps = judge_contributions(outgoing, contributions)
-        for rule in task.release or ():
-            outgoing.reply = rule.judge(outgoing)
         if masked:
             gaps = {**_all_marks(outgoing, contributions), **gaps}
+    for rule in task.release or ():
+        outgoing.reply = rule.judge(outgoing)
     return with_gaps(outgoing.reply, gaps) if gaps else outgoing.reply
 
 
@@ -292,7 +294,7 @@ def _noised(
     contributions: Mapping[str, Contribution],
     ledger: Ledger | None,
 ) -> Any:
-    """The reply with noise, once the owner's budget has been charged with what it is worth."""
+    """The reply with noise, of which the owner's budget is charged before any leaves."""
     limits, client, payload = outgoing.limits, outgoing.client, outgoing.ask
     privacy = noise_table(payload)
     assert privacy is not None
@@ -300,17 +302,28 @@ def _noised(
         raise outgoing.refuse("it adds noise, and the policy has no budget for that: [privacy]")
     if limits.unit is not None and privacy.get("level") != "client":
         raise outgoing.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
-    events = spent_by(privacy) if task.spends is None else task.spends(client, payload)
-    if events and ledger is not None:
-        ledger.spend(noise_key(client, task.name, events), task.name, events, *limits.budget)
     behind = {
         entry: _behind(client, contribution, limits)
         for entry, contribution in contributions.items()
     }
     if task.spends is None:
-        return _put(outgoing.reply, with_noise(client, contributions, behind, privacy))
-    numbers = {name: one.numbers(behind[name]) for name, one in contributions.items()}
+        _check_noise(outgoing, privacy)
+        events: Sequence[Event] = spent_by(privacy)
+        numbers = with_noise(client, contributions, behind, privacy)
+    else:
+        events = task.spends(client, payload)
+        numbers = {name: one.numbers(behind[name]) for name, one in contributions.items()}
+    if events and ledger is not None:
+        ledger.spend(noise_key(client, task.name, events), task.name, events, *limits.budget)
     return _put(outgoing.reply, numbers)
+
+
+def _check_noise(outgoing: OutgoingReply, privacy: SumNoise) -> None:
+    """Refuse a table of noise that is none; a task need not declare what it takes."""
+    try:
+        msgspec.convert(privacy, SumNoise)
+    except msgspec.ValidationError as error:
+        raise outgoing.refuse(f"its table `privacy`: {error}") from None
 
 
 def _check_bare(outgoing: OutgoingReply, releases: Sequence[Release]) -> None:
