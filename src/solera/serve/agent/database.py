@@ -52,6 +52,11 @@ class Database:
             self._open = (os.getpid(), db)
         return self._open[1]
 
+    def empty_journal(self) -> None:
+        """What was deleted stays in the journal until that is copied into the file."""
+        with suppress(sqlite3.Error):
+            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Let go of the file."""
         kept, self._open = self._open, None
