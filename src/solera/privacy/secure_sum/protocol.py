@@ -28,11 +28,11 @@ from solera.core.plan import PREPARE, Plan, in_turn, planned
 from solera.core.replies import Batch, Failure, Reply
 from solera.core.task import Task
 from solera.privacy.secure_sum import keys, tasks
-from solera.privacy.secure_sum.encoding import TWO_WORDS, Encoding, size_of
 from solera.privacy.secure_sum.graph import degree, neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
-from solera.privacy.secure_sum.masks import Words, add_masks
 from solera.privacy.secure_sum.shares import combine
+from solera.trust.encoding import TWO_WORDS, Encoding, size_of
+from solera.trust.masks import Words, add_masks
 
 
 class SecureSum(Aggregation):

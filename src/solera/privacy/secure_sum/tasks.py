@@ -39,13 +39,13 @@ from solera.core.payload import encode
 from solera.core.replies import Reply
 from solera.core.task import task
 from solera.privacy.secure_sum import keys
-from solera.privacy.secure_sum.encoding import Encoding, form_of
 from solera.privacy.secure_sum.graph import neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
-from solera.privacy.secure_sum.masks import KEY as MASK_KEY
-from solera.privacy.secure_sum.masks import add_masks
 from solera.privacy.secure_sum.shares import split
 from solera.trust.declared import Shape
+from solera.trust.encoding import Encoding, form_of
+from solera.trust.masks import KEY as MASK_KEY
+from solera.trust.masks import add_masks
 from solera.trust.release import Facts
 
 STATE = "solera.secure_sum"
@@ -183,7 +183,7 @@ class Masking(Cover):
     aggregation: what the terms of a reply are.
     members: the clients whose shares came; masks are in common with neighbours among them.
     clients: how many words must have room for.
-    range, precision: see :class:`~solera.privacy.secure_sum.encoding.Encoding`.
+    range, precision: see :class:`~solera.trust.encoding.Encoding`.
     """
 
     def __init__(
