@@ -18,7 +18,8 @@ from solera.trust.board.run import RunEnded
 
 T = TypeVar("T")
 
-_WAIT = 20
+_SOON, _WAIT = 2.0, 20.0
+"""Seconds: who is not there soon is waited for, and the pages say so."""
 _EVIDENCE_SECONDS = 20.0
 """How long the others' evidence is waited for: it names who is to blame, nothing else."""
 
@@ -71,22 +72,25 @@ class BoardClient:
 
     def read(self, step: str, owners: Sequence[int]) -> list[bytes]:
         """The posts of these owners, waited for."""
-        owners = list(owners)
         here: dict[int, bytes] = {}
-        query = f"{self._path}/posts/{step}?owners={','.join(map(str, owners))}&wait={_WAIT}"
+        wait, waited = _SOON, False
+        path = f"{self._path}/posts/{step}?owners={','.join(map(str, owners))}"
         while True:
-            missing = [owner for owner in owners if owner not in here]
-            since = self._waits(step, missing)
-            if not missing:
-                return [here[owner] for owner in owners]
-            if time.time() - since > self._patience:
-                raise RunEnded(f"{step}: owner {missing[0]} is away for too long")
-            found = self._again(lambda: self._connection.call("GET", query, Posts))
+            query = f"{path}&wait={wait:g}"
+            found = self._again(lambda: self._connection.call("GET", query, Posts))  # noqa: B023
             for post in found.posts:
                 if post.owner in owners and post.owner not in here:
                     here[post.owner] = self._content(step, post.owner, post.digest, post.frame)
-            if len(here) < len(owners) and found.over:
+            missing = [owner for owner in owners if owner not in here]
+            if waited or missing:
+                since, waited = self._waits(step, missing), True
+            if not missing:
+                return [here[owner] for owner in owners]
+            if found.over:
                 raise RunEnded("another owner ended the run")
+            if time.time() - since > self._patience:
+                raise RunEnded(f"{step}: owner {missing[0]} is away for too long")
+            wait = _WAIT
 
     def evidence(self) -> list[bytes]:
         """What owners have published at the end, once all have or a while has passed."""

@@ -22,7 +22,7 @@ from solera.trust.board.run import RunEnded
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     jid TEXT PRIMARY KEY, epoch TEXT, text BLOB, since REAL, state TEXT, reason TEXT,
-    sums INTEGER DEFAULT 0, step TEXT DEFAULT '', waits TEXT DEFAULT '[]', waits_since REAL
+    step TEXT DEFAULT '', waits TEXT DEFAULT '[]', waits_since REAL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS records (
     jid TEXT, name TEXT, content BLOB, PRIMARY KEY (jid, name)
@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS results (
 
 State = Literal["held", "approved", "running", "finished", "ended", "refused"]
 OVER: tuple[State, ...] = ("finished", "ended", "refused")
-_COLUMNS = "jid, epoch, text, since, state, reason, sums, step, waits, waits_since"
+_SUMS = "(SELECT count(*) FROM records r WHERE r.jid = jobs.jid AND name LIKE 'sum%')"
+_COLUMNS = f"jid, epoch, text, since, state, reason, {_SUMS}, step, waits, waits_since"
 
 
 class OwnJob(NamedTuple):
@@ -50,7 +51,7 @@ class OwnJob(NamedTuple):
     sums: int
     step: str
     waits: list[str]
-    waits_since: float | None
+    waits_since: float
 
 
 class ClosedStore:
@@ -97,17 +98,17 @@ class ClosedStore:
             _add_line(db, f"closed job {state}", jid=jid, reason=reason, **facts)
         self.write_log()
 
-    def waits(self, jid: str, step: str, names: list[str], sums: int) -> OwnJob:
-        """The job waits for these owners, or for nobody."""
+    def waits(self, jid: str, step: str, names: list[str]) -> float:
+        """The job waits for these owners, or for nobody any more; since when."""
         with self._database.write() as db:
-            job = _job(db, jid)
-            if (job.step, job.waits, job.sums) != (step, names, sums):
-                since = job.waits_since if job.step == step and job.waits else time.time()
+            job, now = _job(db, jid), time.time()
+            since = job.waits_since if job.step == step and job.waits else now
+            if (job.step, job.waits) != (step, names):
                 db.execute(
-                    "UPDATE jobs SET step = ?, waits = ?, sums = ?, waits_since = ? WHERE jid = ?",
-                    (step, json.dumps(names), sums, since, jid),
+                    "UPDATE jobs SET step = ?, waits = ?, waits_since = ? WHERE jid = ?",
+                    (step, json.dumps(names), since, jid),
                 )
-            return _job(db, jid)
+            return since
 
     # --- results ---
 
