@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from solera.core.errors import PayloadError
 from solera.core.payload import decode, encode
 from solera.trust.board.hashing import digest
 from solera.trust.board.keys import is_signed
 from solera.trust.board.text import jid
-from solera.trust.sealed import PrivateKey, open_sealed, seal
+from solera.trust.sealed import open_sealed, seal
+
+if TYPE_CHECKING:
+    from solera.trust.sealed import PrivateKey
 
 _CONTEXT = b"solera closed result 1"
 
