@@ -2,8 +2,8 @@
 
 One ask at a time: look for work, compare the ask with the policy and with the job that was
 approved, run the task in the worker process, write state and reply to disk in one step, log what
-leaves, send it. Whatever dies in between, the ask is still pending at the coordinator afterwards; an ask whose
-reply is on disk is answered from there, so that a task never counts twice.
+leaves, send it. Whatever dies in between, the ask is still pending at the coordinator afterwards;
+an ask whose reply is on disk is answered from there, so that a task never counts twice.
 """
 
 from __future__ import annotations
