@@ -69,8 +69,7 @@ _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
     "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
-    "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
-    "planned",
+    "VerticalPoissonRegression", "common_rows", "evaluate", "kaplan_meier", "learn",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 

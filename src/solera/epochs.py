@@ -1,4 +1,4 @@
-"""``so.epochs``: what owners agree on before a job: a dictionary, populations, a signed data freeze."""
+"""``so.epochs``: what owners sign before any job: a dictionary, populations, a data freeze."""
 
 from solera.data.dictionary_tables import draft, read_table
 from solera.data.misfits import Misfit, misfits

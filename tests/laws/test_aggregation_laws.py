@@ -15,7 +15,7 @@ from solera.core.aggregation import block_size, blocks
 from solera.core.component import build, describe
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Reply, Stacked
-from solera.privacy.secure_sum.encoding import Encoding, form_of
+from solera.trust.encoding import Encoding, form_of
 
 ALL = [c for c in registered(so.aggregations.Aggregation) if c not in TESTED_ELSEWHERE]
 ADDITIVE = [c for c in ALL if example(c, AGGREGATIONS).additive]

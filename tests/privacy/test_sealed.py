@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solera.core.errors import SoleraError, UsageError
-from solera.privacy import sealed
+from solera.trust import sealed
 
 x25519 = pytest.importorskip(
     "cryptography.hazmat.primitives.asymmetric.x25519",
@@ -91,7 +91,7 @@ def test_keys_of_a_wrong_size_are_refused() -> None:
 def test_without_the_library_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from solera.privacy import sealed\n"
+        "from solera.trust import sealed\n"
         "try: sealed.seal(bytes(32), b'', context=b'')\n"
         "except sealed.MissingExtra as error: print(error)"
     )

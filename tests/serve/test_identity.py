@@ -18,9 +18,9 @@ pytest.importorskip("cryptography", reason="the extra 'serve' (cryptography) is 
 
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import encode
-from solera.privacy.sealed import OtherContext, open_sealed, seal
 from solera.serve import identity as ids
 from solera.serve.identity import Identity, NonceCache, Unauthorised, WrongSender
+from solera.trust.sealed import OtherContext, open_sealed, seal
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 NOW = 1_800_000_000.0

@@ -14,7 +14,7 @@ import numpy as np
 from solera.core.absent import Gaps, add_gaps, count_gaps, split_gaps
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
-from solera.core.cover import SecureFold, told_alone
+from solera.core.cover import SecureFold
 from solera.core.engine import Ask, Block, Engine, PerClient
 from solera.core.errors import NotASum, NotEnoughReplies, UsageError
 from solera.core.meter import Record, compact, same_for_all
@@ -126,7 +126,7 @@ class Replies:
             return None
         if aggregation is not None and aggregation.additive and not self.keeps_updates:
             return protocol
-        if given is None and told_alone(find_task(self.ask.task, self.ask.version)):
+        if given is None and find_task(self.ask.task, self.ask.version).alone:
             return None
         what = "read one by one" if aggregation is None else f"folded by {aggregation!r}"
         if self.keeps_updates:

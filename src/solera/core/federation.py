@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,6 @@ from solera.core.errors import PayloadTooLarge, UsageError
 from solera.core.html import html_table
 from solera.core.meter import Meter, Record, same_for_all
 from solera.core.payload import DEFAULT_LIMITS, Limits, encoded_size, read_only
-from solera.core.plan import Plan
 from solera.core.schema import Schema
 from solera.core.task import Task, find_task
 from solera.core.topology import Star, Topology
@@ -255,16 +254,14 @@ class Federation:
         return view
 
     @contextmanager
-    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
-        """Everything that is asked inside is for this learner and as planned.
+    def announced(self, learner: Component) -> Iterator[None]:
+        """Everything that is asked inside is for this learner.
 
-        In a real federation it becomes a job whose description says so: owners approve it, and
-        their agents compare every ask with it. What is announced inside is part of the same job.
+        In a real federation it becomes a job whose description says so, which owners approve. What
+        is announced inside is part of the same job.
         """
         announce = getattr(self.engine, "announced", None)
-        secure = self.secure
-        asks = plan if secure is None else lambda: secure.asks(plan())
-        with nullcontext() if announce is None else announce(learner, asks):
+        with nullcontext() if announce is None else announce(learner):
             yield
 
     def close(self) -> None:

@@ -19,13 +19,11 @@ from numpy.typing import ArrayLike
 from solera.core import rng
 from solera.core.checkpoint import Checkpoint
 from solera.core.clients import IntArray
-from solera.core.component import Component
 from solera.core.constraints import Count, check_values, declared_types
 from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
 from solera.core.meter import Total
-from solera.core.plan import Plan
 from solera.core.replies import Failure
 from solera.core.selection import Roster, Selector, Work
 from solera.core.state import Stateful, is_state
@@ -138,10 +136,6 @@ class Callback(Stateful):
 
     def on_end(self, learner: Any) -> None:
         """After the last round, also when it was interrupted."""
-
-    def asks(self, learner: Component, rounds: int) -> Plan:
-        """What is asked while so many rounds are watched; nothing by default."""
-        return ()
 
 
 @dataclass

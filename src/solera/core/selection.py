@@ -14,7 +14,6 @@ from solera.core.component import Component
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan
 from solera.core.replies import Failure, Reply
 from solera.core.state import Stateful
 from solera.core.task import Task
@@ -60,6 +59,9 @@ class Selector(Stateful, Component, abstract=True):
     needs_updates: ClassVar[bool] = False
     """Whether :meth:`observe` looks at what each client replied: :attr:`Round.updates`."""
 
+    asks_clients: ClassVar[bool] = False
+    """Whether it asks clients for rows, counts or losses, which they tell without noise."""
+
     @abstractmethod
     def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients of this round."""
@@ -70,10 +72,6 @@ class Selector(Stateful, Component, abstract=True):
 
     def observe(self, round: Round) -> None:
         """Learn from what the chosen clients reported."""
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        """What is asked to choose clients for so many rounds of a learner; nothing by default."""
-        return ()
 
 
 class Uniform(Selector):

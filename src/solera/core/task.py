@@ -30,11 +30,10 @@ class Task:
     ``one`` would give; True says that ``one`` works row by row, so that it may run on the rows of
     all of them. The coordinator turns replies away that hold NaN or infinite numbers, unless
     ``finite`` is False, and those that differ in keys, shapes or types from the example ``like``
-    makes of the ask's payload. ``ask`` declares what the task takes (:mod:`~.declared`) and
-    ``release`` what leaves of its reply besides contributions (:mod:`solera.trust.release`).
-    ``leaves`` is the kind of its contributions, for those who plan; ``spends`` says what a reply is
-    worth to which the task itself adds noise. ``sealed`` says that it exchanges messages with other
-    clients (:mod:`solera.core.sealing`).
+    makes of the ask's payload. ``spends`` says what a reply is worth to which the task itself adds
+    noise. ``sealed`` says that it exchanges messages with other clients
+    (:mod:`solera.core.sealing`), ``alone`` that its replies may be read one by one where all others
+    are only added up: they hold names and keys, on which clients agree first.
     """
 
     name: str
@@ -43,11 +42,9 @@ class Task:
     version: int = 1
     finite: bool = True
     like: Callable[[Any], Any] | None = None
-    ask: Any = None
-    leaves: str | None = None
-    release: tuple[Any, ...] | None = None
     spends: Spends | None = None
     sealed: bool = False
+    alone: bool = False
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -63,11 +60,9 @@ def task(
     version: int = 1,
     finite: bool = True,
     like: Callable[[Any], Any] | None = None,
-    ask: Any = None,
-    leaves: str | None = None,
-    release: Sequence[Any] | None = None,
     spends: Spends | None = None,
     sealed: bool = False,
+    alone: bool = False,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -83,10 +78,7 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        listed = None if release is None else tuple(release)
-        _tasks[name] = Task(
-            name, one, many, version, finite, like, ask, leaves, listed, spends, sealed
-        )
+        _tasks[name] = Task(name, one, many, version, finite, like, spends, sealed, alone)
         return _tasks[name]
 
     return install

@@ -2,83 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Fields, Union
-from solera.core.clients import Array, BoolArray, Client, ClientGroup, Rows
+from solera.core.clients import BoolArray, Client, ClientGroup, Rows
 from solera.core.errors import DataError, SchemaError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.trust.constructors import count_by
-from solera.trust.release import Categories, Facts, OutgoingReply
 
 SMALLEST_COUNT = 5
 """Counts below this are not shown, whatever an owner's policy lets out."""
 
 
-Common = Callable[[str, Any], list[Any]]
-"""(column, its values) → those that may be named."""
-
-
-def _keep_common(outgoing: OutgoingReply, common: Common) -> None:
-    """Name the categories and classes that are common, and the columns that often miss values."""
-    rows, schema = outgoing.client.data.part("train"), outgoing.client.data.schema
-    features = []
-    for column, feature in enumerate(schema.features):
-        named: list[Any] = []
-        if feature.is_coded:
-            held = common(feature.name, _category_of(rows.X[:, column], feature.categories))
-            named = [name for name in feature.categories if name in held]
-            named += [name for name in held if name not in feature.categories and name]
-        features.append([feature.name, feature.kind, named])
-    outgoing.put("features", features)
-    if schema.target == "classes" and rows.y is not None:
-        classes = common("", rows.y)
-        outgoing.put("classes", np.unique(classes) if classes else np.unique(rows.y)[:0])
-        outgoing.put("outputs", len(classes))
-    outgoing.put("gaps", _common_gaps(outgoing, common))
-
-
-def _category_of(codes: Array, categories: tuple[str, ...]) -> Array:
-    """The name of every row's category, "" where it is missing."""
-    names = np.array([*categories, ""], dtype=object)
-    return names[np.where(np.isfinite(codes), codes, -1).astype(np.int64)]
-
-
-def _common_gaps(outgoing: OutgoingReply, common: Common) -> list[int]:
-    """Columns in which as many values miss as a category must have to be named."""
-    rows, schema = outgoing.client.data.part("train"), outgoing.client.data.schema
-    missing = _missing(rows)
-    return [
-        int(column)
-        for column in np.flatnonzero(missing.any(axis=0))
-        if "missing" in common(schema.features[column].name, _words(missing[:, column]))
-    ]
-
-
-def _words(missing: BoolArray) -> Array:
-    return np.where(missing, "missing", "known")
-
-
-@task(
-    "data.describe",
-    release=[
-        Facts("target", "target_names", "unknown", "empty"),
-        Categories("features", "classes", "outputs", "gaps", keep=_keep_common),
-    ],
-)
+@task("data.describe", alone=True)
 def describe(client: Client, ask: Any) -> dict[str, Any]:
-    """Names, kinds and categories of the columns, the classes, and which columns miss values.
-
-    Under a policy categories, classes and columns that miss values are named where at least
-    ``min_count`` persons have them, and what the owner lists.
-    """
+    """Names, kinds and categories of the columns, the classes, and which columns miss values."""
     rows = client.data.part("train")
     described = client.data.schema.to_payload()
     if client.data.schema.target == "classes" and rows.y is not None:
@@ -87,10 +31,6 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
     described["empty"] = not len(rows)
     described["gaps"] = _missing_columns(rows)
     return described
-
-
-AGREEMENT: Plan = (planned(describe, 1),)
-"""What :func:`agree` asks where the schema is not known beforehand."""
 
 
 def _missing_columns(rows: Rows) -> list[int]:
@@ -189,23 +129,9 @@ def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     return [find_missing(client, ask) for client in group]
 
 
-def _keep_common_gaps(outgoing: OutgoingReply, common: Common) -> None:
-    schema = outgoing.client.data.schema
-    names = [schema.features[column].name for column in _common_gaps(outgoing, common)[:1]]
-    outgoing.put("gaps", _missing_reply(outgoing.client.id, names, 1)["gaps"])
-
-
-@task(
-    "data.flaws",
-    many=_find_missing_many,
-    release=[Facts("empty"), Categories("gaps", keep=_keep_common_gaps)],
-)
+@task("data.flaws", many=_find_missing_many, alone=True)
 def find_missing(client: Client, ask: Any) -> dict[str, Any]:
-    """Whether this client has no rows, and the first column in which values are missing.
-
-    Under a policy it is the first in which ``min_count`` persons miss a value. Where only a
-    few are, the task that meets them fails.
-    """
+    """Whether this client has no rows, and the first column in which values are missing."""
     rows = client.data.part("train")
     names = [client.data.schema.features[column].name for column in _missing_columns(rows)[:1]]
     return _missing_reply(client.id, names, len(rows))

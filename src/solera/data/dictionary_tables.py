@@ -114,8 +114,8 @@ def draft_of(schema: Schema, X: Any, y: Any, *, identifier: str = "", time: str 
     ]
     names = _target_names(schema)
     if schema.target == "classes":
-        columns.append(DictionaryColumn(names[0], "categorical",
-                                        categories=tuple(map(str, schema.classes.tolist()))))  # fmt: skip
+        texts = tuple(map(str, schema.classes.tolist()))
+        columns.append(DictionaryColumn(names[0], "categorical", categories=texts))
     elif schema.target == "labels":
         unknown = (np.asarray(y) == UNKNOWN).any(axis=0).tolist()
         columns += [

@@ -1,4 +1,4 @@
-"""The rows of an epoch as one job sees them: at an agent those of one owner, in a simulation all."""
+"""The rows of an epoch as one job sees them: those of one owner, or in a simulation of all."""
 
 from __future__ import annotations
 

@@ -37,12 +37,11 @@ from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
 from solera.engines.faults import FaultModel, Faults, remove_unreachable
 from solera.engines.folds import fold_all, validate_and_fold
-from solera.engines.gates import Gates
 from solera.engines.states import FitStates, State, States
-from solera.trust.declared import check_state
-from solera.trust.gate import ReleaseLimits, numbers_of
 from solera.trust.joined import run_on_joined_rows
-from solera.trust.noise import Ledger, noise_table
+from solera.trust.noise import Ledger, StateLedger, noise_table
+from solera.trust.open_asks import answer, check_open_ask
+from solera.trust.policy import Policy
 
 Adds = Callable[[str], bool]
 """Whether the sum of an entry of the replies is enough of it."""
@@ -61,14 +60,14 @@ class Runner:
         source: Source,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
-        limits: ReleaseLimits | None = None,
+        policy: Policy | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
-        self.limits = limits
-        self.gates = None if limits is None else Gates(limits, source, ledger)
+        self.policy = policy
+        self.ledger = ledger
         self.sealer: Sealer | None = None
         """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
@@ -101,8 +100,7 @@ class Runner:
         if faults is not None:
             clients, failures, virtual, faults = remove_unreachable(ask, clients, faults)
         adds = None
-        hidden = self.limits is not None or ask.cover is not None
-        if aggregation is not None and faults is None and not hidden:
+        if aggregation is not None and faults is None and ask.cover is None:
             adds = aggregation.adds
         batch, failed = self._replies(task, ask, clients, states, adds)
         failures += failed
@@ -144,7 +142,7 @@ class Runner:
 
     def _at_once(self, task: Task, ask: Ask) -> bool:
         """Whether one call may serve many clients: nothing is judged or noised for each."""
-        judged = self.limits is not None and (not self.limits.trusted or ask.cover is not None)
+        judged = self.policy is not None and not self.policy.trusts_the_driver
         noised = task.spends is None and noise_table(ask.payload) is not None
         return not (judged or noised or isinstance(ask.payload, PerClient))
 
@@ -185,8 +183,6 @@ class Runner:
             own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
             group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states, adds)
-            if self.gates is not None:
-                self.gates.admit(task, ask, group)
             many = run_on_joined_rows(task) if task.many is True else task.many
             payloads = many(group, ask.payload)
             if isinstance(payloads, Stacked) and payloads.sums:
@@ -241,7 +237,8 @@ class Runner:
         return Batch(_ints(answered), payloads, _ints(sizes)), failures
 
     def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
-        """The reply of one client, through the gate where there is one."""
+        """The reply of one client, as its policy lets it out."""
+        check_open_ask(self.policy, task)
         seals = self.sealer if task.sealed else None
         if task.sealed and seals is None:
             raise Refusal(f"task {task.name!r} exchanges messages, and clients here have no keys")
@@ -251,13 +248,8 @@ class Runner:
             ask = replace(ask, payload=payload)
         asked = Client(client, self._source_for(ask), _draws(ask), state)
         payload = ask.payload_for(client)
-        if self.gates is not None:
-            self.gates.admit(task, ask, asked.alone)
-        reply = task.one(asked, payload)
-        if self.gates is None:
-            reply = numbers_of(task, asked, payload, reply)
-        else:
-            reply = self.gates.release(task, ask, asked, payload, reply)
+        ledger = StateLedger(state) if self.ledger is None else self.ledger
+        reply = answer(self.policy, task, asked, payload, task.one(asked, payload), ledger)
         if ask.cover is not None:
             reply = build_cover(ask.cover).cover(asked, ask, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
@@ -268,14 +260,7 @@ class Runner:
             return self.source
         key = "/".join(step.digest for step in ask.prepare)
         if key not in self._prepared:
-            steps = []
-            schema = self.source.schema
-            for step in ask.prepare:
-                transformer = build_fitted(step.description)
-                if self.limits is not None:
-                    check_state(transformer, schema)
-                    schema = transformer.transform_schema(schema)
-                steps.append(transformer)
+            steps = [build_fitted(step.description) for step in ask.prepare]
             self._prepared[key] = self.source.prepared(steps)
         return self._prepared[key]
 
@@ -339,10 +324,10 @@ class Simulated:
         source: Source,
         fault_model: FaultModel | None,
         memory: int,
-        limits: ReleaseLimits | None,
+        policy: Policy | None,
     ) -> None:
         self.source = source
-        self._runner = Runner(source, fault_model, memory, limits)
+        self._runner = Runner(source, fault_model, memory, policy)
         self._lasting: dict[int, State] = {}
         self._fits: WeakKeyDictionary[Fit, dict[int, State]] = WeakKeyDictionary()
 
@@ -360,7 +345,7 @@ class Simulated:
     def is_complete(self) -> bool:
         """Whether every client would reply, has rows to train on, and misses no value."""
         knows = getattr(self.source, "is_complete", None)
-        undisturbed = self._runner.fault_model is None and self._runner.limits is None
+        undisturbed = self._runner.fault_model is None
         return undisturbed and knows is not None and bool(knows())
 
     def seal_with(self, sealer: Sealer) -> None:
@@ -381,6 +366,10 @@ class Simulated:
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_fits": dict(self._fits)}  # weak references stay in this process
+
+    def _check(self, ask: Ask) -> None:
+        """Refuse before anything runs what no client would answer."""
+        check_open_ask(self._runner.policy, find_task(ask.task, ask.version))
 
     def _states_of(self, fit: Fit) -> States:
         return FitStates(self._fits.setdefault(fit, {}), self._lasting)

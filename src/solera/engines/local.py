@@ -14,7 +14,7 @@ from solera.core.engine import Ask, Block
 from solera.engines.blocks import MEMORY, Simulated
 from solera.engines.faults import FaultModel
 from solera.engines.threads import limited_threads
-from solera.trust.gate import ReleaseLimits
+from solera.trust.policy import Policy
 
 
 class LocalEngine(Simulated):
@@ -22,7 +22,7 @@ class LocalEngine(Simulated):
 
     ``workers`` are the threads that tasks may use, all cores by default; their number changes no
     bit. ``memory`` bounds the bytes that the clients of one ``many=`` call hold together; with
-    ``limits`` every ask and reply passes the gate.
+    ``policy`` asks are answered as it says.
     """
 
     def __init__(
@@ -32,12 +32,13 @@ class LocalEngine(Simulated):
         workers: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
-        limits: ReleaseLimits | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        super().__init__(source, fault_model, memory, limits)
+        super().__init__(source, fault_model, memory, policy)
         self.workers = workers
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        self._check(ask)
         states = self._states_of(ask.fit)
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
         with limited_threads(self.workers):

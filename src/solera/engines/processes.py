@@ -47,7 +47,7 @@ from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 from solera.engines.known import Known
 from solera.engines.threads import cores
-from solera.trust.gate import ReleaseLimits
+from solera.trust.policy import Policy
 
 
 class ProcessEngine(Simulated):
@@ -65,10 +65,10 @@ class ProcessEngine(Simulated):
         workers: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
-        limits: ReleaseLimits | None = None,
+        policy: Policy | None = None,
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
-        super().__init__(source, fault_model, memory, limits)
+        super().__init__(source, fault_model, memory, policy)
         self.workers = cores() if workers is None else workers
         self.start = start
         self._workers: list[_Worker] = []
@@ -77,6 +77,7 @@ class ProcessEngine(Simulated):
         finalize(self, _close, self._workers, self._asks)  # when it is not used, or Python ends
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        self._check(ask)
         self._start_workers()
         order, fold_here = order_for(ask, aggregation)
         place = self._asks.write(order)

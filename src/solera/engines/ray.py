@@ -45,7 +45,7 @@ from solera.engines.faults import FaultModel
 from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 from solera.engines.known import Known
-from solera.trust.gate import ReleaseLimits
+from solera.trust.policy import Policy
 
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
@@ -74,9 +74,9 @@ class RayEngine(Simulated):
         object_store: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
-        limits: ReleaseLimits | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        super().__init__(source, fault_model, memory, limits)
+        super().__init__(source, fault_model, memory, policy)
         self._ray = _library()
         self._starts_ray = not self._ray.is_initialized()
         self.workers = workers
@@ -91,6 +91,7 @@ class RayEngine(Simulated):
         finalize(self, _close, self._actors, self._asks)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        self._check(ask)
         self._start_workers()
         told, fold_here = order_for(ask, aggregation)
         self._asked += 1

@@ -1,6 +1,5 @@
 """Learners, and what one's own learner builds on."""
 
-from solera.core.plan import in_turn, planned
 from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
@@ -100,9 +99,7 @@ __all__ = [
     "common_rows",
     "describe",
     "evaluate",
-    "in_turn",
     "kaplan_meier",
     "load",
     "nn",
-    "planned",
 ]

@@ -15,8 +15,8 @@ from solera.core.errors import TaskError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked, map_leaves
 from solera.core.task import Many, find_task
-from solera.trust.gate import numbers_of
 from solera.trust.joined import run_on_joined_rows
+from solera.trust.open_asks import numbers_of
 
 PRIVATE, OWN, THRESHOLDS, LABELS = _PARTS = "private_part", "own_model", "thresholds", "labels"
 """What a client keeps of its model, by the names in its state."""

@@ -16,9 +16,8 @@ from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
-from solera.data.agreement import AGREEMENT, SchemaAgreement
+from solera.data.agreement import SchemaAgreement
 from solera.data.agreement import describe as describe_columns
 from solera.evaluation.counts import LOST, ratio
 from solera.learn.description import (
@@ -30,10 +29,10 @@ from solera.learn.description import (
     with_labels,
 )
 from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
-from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
+from solera.learn.preprocess.quantiles import quantiles
 from solera.learn.totals import Gather
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, planned_noise, sum_noise
+from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, sum_noise
 from solera.trust.members import symmetric
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -253,29 +252,13 @@ class Describe(Component):
         self.bins = bins
         self.dp = dp
 
-    def asks(self) -> Plan:
-        """What is asked of every client."""
-        if self.dp is not None:
-            table, open_ = planned_noise(self.dp)
-            return in_turn(
-                AGREEMENT,
-                (planned(count, _ROUNDS + 1, {"privacy": table}, open=open_),),
-                (planned(count_cells, 1, {"privacy": table}, open=["columns", *open_]),),
-            )
-        return in_turn(
-            AGREEMENT,
-            quantile_asks(),
-            (planned(count_cells, 1, open=["columns"]),),
-            (planned(sum_products, 1, optional=True),),
-        )
-
     def look(self, federation: Federation) -> Description:
         """Ask the clients."""
         noise, rounds = None, _USUAL
         if self.dp is not None:
             rounds = _ROUNDS
             noise = NoisedSums(*sum_noise("describe", self.dp, rounds + 2, len(federation)))
-        with federation.announced(self, self.asks):
+        with federation.announced(self):
             schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
             width = len(schema.features)
             values = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)

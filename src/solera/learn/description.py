@@ -4,38 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.totals import Totals
 from solera.trust.constructors import count_by, gram
-from solera.trust.declared import Classes, Shape
-from solera.trust.noise import SumNoise
 
 MISSING, VALUES = 0, 1
 """The first cells of every column: missing values, then intervals, or other categories and named
 ones."""
-
-
-class ColumnCells(TypedDict):
-    """By what the rows of a column are counted: named categories, or intervals between edges."""
-
-    categories: list[str]
-    edges: Annotated[FloatArray, Shape("*", longest=10_000)]
-
-
-class CountRows(TypedDict):
-    """What ``describe.counts`` takes: the cells of every column and label, and the classes."""
-
-    columns: list[ColumnCells]
-    classes: Annotated[Array, Classes()]
-    privacy: NotRequired[SumNoise]
 
 
 def with_labels(schema: Schema) -> Schema:
@@ -46,7 +29,7 @@ def with_labels(schema: Schema) -> Schema:
     return replace(schema, features=(*schema.features, *labels), classes=schema.classes[:0])
 
 
-@task("describe.counts", version=2, ask=CountRows)
+@task("describe.counts", version=2)
 def count_cells(client: Client, ask: Any) -> dict[str, Any]:
     """Rows, those of every cell of each column, and those of each class.
 
@@ -106,14 +89,7 @@ class CellTotals(Totals):
         return {**counts, "withheld": withheld, "classes_withheld": classes}
 
 
-class Products(TypedDict):
-    """What ``describe.products`` takes: a centre and a scale of every column."""
-
-    centre: Annotated[FloatArray, Shape("columns")]
-    scale: Annotated[FloatArray, Shape("columns", least=1e-300)]
-
-
-@task("describe.products", version=2, ask=Products, leaves="gram")
+@task("describe.products", version=2)
 def sum_products(client: Client, ask: Any) -> dict[str, Any]:
     """Sums of products of 1 and the columns of numbers, over the rows in which none misses."""
     numbers = [feature.kind != "categorical" for feature in client.data.schema.features]

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import IntArray, Part, Rows
-from solera.core.component import Component, component_name, describe_fitted
+from solera.core.component import Component, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.replies import map_leaves
 from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
@@ -37,7 +36,7 @@ from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.evaluation.metrics import HELD_OUT
 from solera.learn.judging import about_pivot, count_rows, judge_rows
-from solera.learn.row_metrics import MeanTotals, find_metric, metric_asks
+from solera.learn.row_metrics import MeanTotals, find_metric
 from solera.learn.scores import (
     ScoreGrid,
     ScoreTotals,
@@ -45,7 +44,6 @@ from solera.learn.scores import (
     count_scores,
     quantile_metrics,
     score_ask,
-    score_asks,
     score_counts,
     scores_of,
 )
@@ -82,13 +80,7 @@ def evaluate(
         federation = model.at_clients(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
-
-    def plan() -> Plan:
-        more = () if grid is None else score_asks(model, part, grid)
-        own = (metric_asks(model, part, name) for name in metrics)
-        return in_turn(evaluation_asks(model, part), more, *own)
-
-    with federation.announced(model, plan):
+    with federation.announced(model):
         replies = federation.ask(judge_rows, {**ask, **about_pivot(model)})
         ids, counts = _counts(replies, CountTotals(), per_client)
         evaluation = judged(ids, counts, part, replies)
@@ -306,12 +298,6 @@ def _mean(name: str, total: dict[str, Any], about: Mapping[str, Any]) -> dict[st
     return figures_of({name: float(total["total"] / total["rows"])}, total, **about)
 
 
-def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
-    """What so many calls of :func:`evaluate` ask."""
-    judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(judge_rows, most, judged, open=["model", "pivot"]),)
-
-
 class Evaluate(Callback, Component):
     """Judge the model every so many rounds; the metrics appear in the history.
 
@@ -338,10 +324,6 @@ class Evaluate(Callback, Component):
         super().check_params()
         if (self.X is None) != (self.y is None):
             raise UsageError("Evaluate needs rows and their target, or neither")
-
-    def asks(self, learner: Component, rounds: int) -> Plan:
-        times = rounds // self.every
-        return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
         alike = [

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, Client, FloatArray, Part, Rows
+from solera.core.clients import Array, Client, FloatArray, Rows
 from solera.core.errors import DataError
 from solera.core.schema import UNKNOWN, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import label_counts, ratio
-from solera.learn.base import Predictor, last_step
+from solera.learn.base import last_step
 from solera.learn.client_models import many_models, own_model
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Fitted, Shape
-
-Pivot = Annotated[FloatArray, Shape("outputs")]
 
 
-class Judge(TypedDict):
-    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows.
-
-    Sums of numbers are of what they are beyond ``pivot``, the same at all clients.
-    """
-
-    model: Annotated[dict[str, Any], Fitted(Predictor)]
-    part: Part
-    pivot: NotRequired[Pivot]
-
-
-@task("learner.evaluate", many=many_models("learner.evaluate"), ask=Judge, version=4)
+@task("learner.evaluate", many=many_models("learner.evaluate"), version=4)
 def judge_rows(client: Client, ask: Any) -> dict[str, Any]:
     """Counts of the client's rows: a confusion matrix, label counts or sums of squares."""
     rows = client.data.part(ask["part"])

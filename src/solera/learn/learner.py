@@ -23,19 +23,17 @@ from solera.core.errors import (
 )
 from solera.core.federation import Federation
 from solera.core.payload import is_finite
-from solera.core.plan import Plan, in_turn
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Schema, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import is_state
-from solera.data.agreement import AGREEMENT, agree, check_labelled
+from solera.data.agreement import agree, check_labelled
 from solera.data.arrays import as_rows
 from solera.data.dataset import Dataset
 from solera.data.files import require_pandas
 from solera.data.frames import encode_frame, is_frame
 from solera.evaluation.figure import restored
-from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
 from solera.learn.client_models import ClientParts
 from solera.learn.forgetting import Forgetful
@@ -132,7 +130,7 @@ class Learner(Forgetful, abstract=True):
         self._client_fit = Fit() if outer is OUTSIDE else outer  # what is fitted inside is part
         bar = [RoundBar()] if is_wanted(progress) else []
         asks_before = len(federation.meter.records)
-        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+        with federation.announced(self):
             before = OUTSIDE
             if start is not None and type(start) is type(self):
                 start.keeps_at(federation)
@@ -229,36 +227,6 @@ class Learner(Forgetful, abstract=True):
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
 
-    # --- what will be asked ---
-
-    def asks(self, schema: Schema | None, *, callbacks: Sequence[Callback] = ()) -> Plan:
-        """What :meth:`fit` asks clients with such rows: tasks, ranges, and the most asks of each.
-
-        Without a schema the plan holds for all rows that this learner can learn from; what depends
-        on them is left open.
-        """
-        self.check_params()
-        if schema is None:
-            return plan_for_any_rows(self, callbacks)
-        self.check_schema(schema)
-        learner = self.clone()
-        learner.schema_, learner._callbacks = schema, callbacks
-        return in_turn(AGREEMENT, learner.training_asks())
-
-    def training_asks(self) -> Plan:
-        """What :meth:`train` asks; ``schema_`` is known already, and nothing else."""
-        raise UsageError(
-            f"{type(self).__name__} does not say what it asks",
-            hint="write its method training_asks, see docs/how-to/add-a-learner.md",
-        )
-
-    def loop_asks(
-        self, rounds: int, per_round: int | None = None, select: Selector | None = None
-    ) -> Plan:
-        """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
-        selection = () if select is None else select.asks(self, rounds, per_round)
-        return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
-
     @property
     def is_personal(self) -> bool:
         """Whether every client has a model of its own, of which this one holds what all share."""
@@ -288,6 +256,11 @@ class Learner(Forgetful, abstract=True):
             "client",
             hint=f"{line}; model.evaluate(federation) judges each by its own",
         )
+
+    @property
+    def sends_updates(self) -> bool:
+        """Whether clients send a model after steps over their rows."""
+        return False
 
     @property
     def predicts(self) -> bool:

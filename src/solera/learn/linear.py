@@ -13,13 +13,12 @@ intercept).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.aggregation import Aggregation, Mean
-from solera.core.clients import Array, Client, FloatArray
+from solera.core.clients import Array, Client
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError
 from solera.core.selection import Selector
@@ -31,22 +30,8 @@ from solera.learn.linear_stacked import train_stacked
 from solera.learn.rows import check_shape, dense, float_type, not_finite
 from solera.robust.rules import Rule
 from solera.trust.constructors import count_by, update
-from solera.trust.declared import Classes, Shape
 
 # --- the client's side ---
-
-
-class Train(TypedDict):
-    """What ``linear.train`` takes."""
-
-    coef: Annotated[FloatArray, Shape("columns", "outputs")]
-    intercept: Annotated[FloatArray, Shape("outputs")]
-    classes: Annotated[Array, Classes()]
-    loss: Literal["softmax", "sigmoid", "squared"]
-    lr: Positive
-    epochs: Annotated[int, Meta(ge=1, le=1000)]
-    batch_size: Count | None
-    l2: NonNegative
 
 
 def _like(ask: Any) -> Entries:
@@ -54,7 +39,7 @@ def _like(ask: Any) -> Entries:
     return {"rows": 0, "model": model}
 
 
-@task("linear.train", many=train_stacked, like=_like, ask=Train, leaves="update", version=2)
+@task("linear.train", many=train_stacked, like=_like, version=2)
 @np.errstate(over="ignore", invalid="ignore")  # weights that are not finite are reported below
 def train(client: Client, ask: Any) -> Entries:
     """This client's weights after some epochs of mini-batch gradient descent.
@@ -114,8 +99,8 @@ class FedLinear(ScoreAveraging):
     """
 
     update = train
-    coef_: Annotated[Array, Shape("columns", "outputs")]
-    intercept_: Annotated[Array, Shape("outputs")]
+    coef_: Array
+    intercept_: Array
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from solera.core.clients import Array
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import MOST_CLIENTS, Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.core.topology import Peers
@@ -65,12 +63,9 @@ class PeerToPeer(Predictor):
         self.learner_.history_ = self.history_
         self.learner_.after_rounds(federation)
 
-    def training_asks(self) -> Plan:
-        learner = self.learner.clone()
-        learner.schema_ = self.schema_
-        hops = MOST_CLIENTS // 2  # of a random exchange: a model does not stay where it is
-        walk = [replace(entry, most=entry.most * hops) for entry in learner.update_asks()]
-        return in_turn(walk, self.loop_asks(self.learner.rounds))
+    @property
+    def sends_updates(self) -> bool:
+        return True
 
     def _step(self, r: Round, clients: Any) -> float | None:
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""

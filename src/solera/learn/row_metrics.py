@@ -7,32 +7,21 @@ can be allowed or refused by its name. Its mean is what leaves, as any other sum
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, FloatArray, Part
-from solera.core.component import Component, component_name
+from solera.core.clients import Client, FloatArray
 from solera.core.errors import DataError
-from solera.core.plan import Plan, planned
 from solera.core.task import Task, find_task, task
-from solera.learn.base import Predictor
 from solera.learn.client_models import own_model
 from solera.learn.totals import Totals
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Fitted
 
 PREFIX = "metric."
 
 RowMetric = Callable[[Any, Any], Any]
 """(y, predicted) → a number for every row."""
-
-
-class MetricAsk(TypedDict):
-    """What a metric takes: a fitted model, and the part of the rows."""
-
-    model: Annotated[dict[str, Any], Fitted(Predictor)]
-    part: Part
 
 
 def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
@@ -54,7 +43,7 @@ def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
 
         one.__module__, one.__qualname__ = function.__module__, function.__qualname__
         one.__doc__ = function.__doc__
-        task(PREFIX + name, ask=MetricAsk)(one)
+        task(PREFIX + name)(one)
         return function
 
     return install
@@ -87,9 +76,3 @@ class MeanTotals(Totals):
 def find_metric(name: str) -> Task:
     """The task of a metric of one's own."""
     return find_task(PREFIX + name)
-
-
-def metric_asks(model: Component, part: str, name: str) -> Plan:
-    """What a metric of one's own is asked by."""
-    asked = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(find_metric(name), 1, asked, open=["model"]),)

@@ -10,25 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
 
-from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part, Rows
-from solera.core.component import Component, component_name
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
 from solera.core.constraints import check_values
 from solera.core.errors import DataError, UsageError
-from solera.core.plan import Plan, planned
 from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import ratio
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, place_withheld
-from solera.learn.base import Predictor, last_step
+from solera.learn.base import last_step
 from solera.learn.client_models import many_models, own_model
 from solera.learn.totals import Totals
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Fitted, Shape
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -72,20 +69,7 @@ class ScoreGrid:
         return edges[(edges > 0) & (edges < 1)]
 
 
-class ScoreAsk(TypedDict):
-    """What ``learner.score_counts`` takes: a fitted model, the part of the rows, and the grid.
-
-    The edges follow from it: whoever could choose each would put them around single scores.
-    """
-
-    model: Annotated[dict[str, Any], Fitted(Predictor)]
-    part: Part
-    bins: Bins
-    threshold: Threshold
-    quantiles: Annotated[FloatArray, Shape("levels", least=0, most=1, longest=20)]
-
-
-@task("learner.score_counts", many=many_models("learner.score_counts"), ask=ScoreAsk, version=2)
+@task("learner.score_counts", many=many_models("learner.score_counts"), version=2)
 def count_scores(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by class and score, and sums of losses."""
     grid = ScoreGrid(ask["bins"], ask["threshold"], tuple(ask["quantiles"].tolist()))
@@ -280,14 +264,3 @@ def score_ask(model: Any, described: Any, part: str, grid: ScoreGrid) -> dict[st
         "threshold": float(grid.threshold),
         "quantiles": np.array(grid.quantiles, dtype=float),
     }
-
-
-def score_asks(model: Component, part: str, grid: ScoreGrid) -> Plan:
-    """What scores are asked by."""
-    asked = {
-        "model": {"made": {"$component": component_name(type(model))}},
-        "part": part,
-        "bins": grid.bins,
-        "threshold": float(grid.threshold),
-    }
-    return (planned(count_scores, 1, asked, open=["model"]),)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from solera.core.absent import whole_entries
-from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.payload import is_finite
 from solera.core.rounds import Callback
@@ -28,6 +26,8 @@ _GROWN = 1e4
 _ROUNDING = 1e-6
 """Losses below this may grow."""
 _NAMED = 5
+_NOT_LEARNING = ("data.", "learner.evaluate", "learner.score_counts", "metric.")
+"""What is asked before training, and to judge the model."""
 
 
 def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Callback]) -> list[str]:
@@ -43,8 +43,7 @@ def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Call
     problems = list(_diverged(learner))
     if history and not any(entry.get("clients", 1) for entry in history):
         problems.append(f"nobody took part in {len(history)} rounds: the model is as it began")
-    with suppress(UsageError):  # a learner need not say what it asks
-        problems += _left_out(learner, federation, asks)
+    problems += _left_out(federation, asks)
     problems += _withheld(learner, federation, asks)
     topology = federation.topology
     masked = federation.secure is not None and len(topology.groups(federation.clients)) > 1
@@ -91,21 +90,20 @@ def _withheld(learner: Any, federation: Federation, asks: int) -> Iterator[str]:
         )
 
 
-def _left_out(learner: Any, federation: Federation, asks: int) -> Iterator[str]:
-    """Clients that never answered a task by which the learner learns, or all of them a selector."""
+def _left_out(federation: Federation, asks: int) -> Iterator[str]:
+    """Clients that never answered a task by which the model learns, or all of them a selector."""
     records = federation.meter.records[asks:]
     if all(len(record.replied) == len(record.clients) for record in records):
         return
-    for entry in learner.asks(learner.schema_):
-        asked = [record for record in records if record.task == entry.task]
-        if entry.task.startswith("data.") or not asked or asked[0].round:
+    for task in dict.fromkeys(record.task for record in records):
+        asked = [record for record in records if record.task == task]
+        if task.startswith(_NOT_LEARNING) or asked[0].round:
             continue  # or the first rounds were in an earlier run
         replied = np.concatenate([record.replied for record in asked])
         silent = np.setdiff1d(np.concatenate([record.clients for record in asked]), replied)
-        if entry.task.startswith("select."):
+        if task.startswith("select."):
             if not len(replied):
-                yield f"nobody ever answered {entry.task!r}: the selector had nothing to go by"
+                yield f"nobody ever answered {task!r}: the selector had nothing to go by"
         elif len(silent):
             named = ", ".join(federation.names_of(silent[:_NAMED]))
-            task = entry.task
             yield f"the model lacks {named} ({len(silent):,} in all): no answer to {task!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from solera.privacy.sealed import _x25519, open_sealed, seal
+from solera.trust.sealed import _x25519, open_sealed, seal
 
 
 class SimulatedKeys:

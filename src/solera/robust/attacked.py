@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,14 +13,13 @@ from solera.core.clients import Array
 from solera.core.component import Component
 from solera.core.engine import Ask, Block
 from solera.core.errors import UsageError
-from solera.core.plan import PREPARE, Plan
 from solera.core.replies import Batch, Reply
 from solera.core.rng import generator
-from solera.core.task import Task, find_task
+from solera.core.task import find_task
 from solera.data.federated import FederatedData
 from solera.engines.folds import validate_and_fold
 from solera.robust.attacks import RowAttack, UpdateAttack
-from solera.trust.release import with_entry
+from solera.trust.open_asks import with_entry
 
 
 class AttackedEngine:
@@ -41,23 +40,22 @@ class AttackedEngine:
         return getattr(self._engine, name)
 
     @contextmanager
-    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+    def announced(self, learner: Component) -> Iterator[None]:
         """Refuse to fit a learner that asks for no update, unless it prepares rows for one."""
         prepares = hasattr(learner, "transform_schema")
-        if not prepares and "schema_" not in vars(learner):
-            tasks = [find_task(e.task) for e in plan() if not e.task.startswith(PREPARE)]
-            if not any(map(_trains, tasks)):
-                raise UsageError(
-                    f"{self._attack!r} changes updates of a model, and "
-                    f"{type(learner).__name__} asks for none: nothing would be attacked",
-                    hint="an attack on rows, such as so.robust.LabelFlip(share=0.2)",
-                )
+        fits = "schema_" not in vars(learner)
+        if fits and not prepares and not getattr(learner, "sends_updates", False):
+            raise UsageError(
+                f"{self._attack!r} changes updates of a model, and "
+                f"{type(learner).__name__} asks for none: nothing would be attacked",
+                hint="an attack on rows, such as so.robust.LabelFlip(share=0.2)",
+            )
         yield
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         """The blocks of the ask, the replies of attackers replaced."""
         task = find_task(ask.task, ask.version)
-        if not _trains(task) or np.isin(ask.clients, self._attackers).sum() == 0:
+        if not _trains(ask) or np.isin(ask.clients, self._attackers).sum() == 0:
             yield from self._engine.run(ask, aggregation)
             return
         blocks: Any = self._engine.run(ask, None)
@@ -87,9 +85,10 @@ class AttackedEngine:
         return _rebuilt(ask, reply, lie.astype(own.dtype))
 
 
-def _trains(task: Task) -> bool:
-    """Whether what leaves is a model after steps, of a length that the ask says."""
-    return task.leaves == "update" and not {"training", "lr"}.isdisjoint(task.ask.__annotations__)
+def _trains(ask: Ask) -> bool:
+    """Whether it is for a model after steps, of a length that the ask says."""
+    payload = ask.payload
+    return isinstance(payload, Mapping) and not {"training", "lr"}.isdisjoint(payload)
 
 
 def _arrays(ask: Ask, reply: Reply) -> list[tuple[tuple[str, ...], Array, Any]]:

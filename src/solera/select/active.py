@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
 from numpy.random import Generator
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
-from solera.core.component import Component
 from solera.core.constraints import Count, Fraction, NonNegative
 from solera.core.errors import NotFitted
-from solera.core.plan import Plan, planned
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
-from solera.select.reports import ask_values, rows, value_asks, with_default
+from solera.select.reports import ask_values, rows, with_default
 
 _MEAN = 1.0
 """The power of the rows by which a sum is their mean."""
@@ -44,6 +41,7 @@ class ActiveSampling(Selector):
     ``selector_``.
     """
 
+    asks_clients = True
     values_: FloatArray | None = None
     asked_: BoolArray | None = None
 
@@ -78,9 +76,6 @@ class ActiveSampling(Selector):
         if len(fresh):
             self._refresh(roster, fresh, round)
         return chosen
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        return (value_asks(learner, rounds + 1),)
 
     @property
     def _power(self) -> float:
@@ -136,6 +131,7 @@ class PowerOfChoice(Selector):
     ``candidates`` is d, twice the budget by default; ``rows_`` are the clients' rows.
     """
 
+    asks_clients = True
     rows_: FloatArray | None = None
 
     def __init__(self, *, candidates: Count | None = None) -> None:
@@ -150,11 +146,6 @@ class PowerOfChoice(Selector):
         losses = np.full(roster.clients, np.nan)
         losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        """Losses are asked of more candidates than are chosen, rows where they are not known."""
-        values = replace(value_asks(learner, rounds), optional=True)
-        return values, planned(rows, 1, optional=True)
 
     def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
         """Candidates with probability ∝ rows."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from solera.core.clients import (
-    Array,
     Client,
     ClientGroup,
     FloatArray,
@@ -22,36 +21,27 @@ from solera.core.clients import (
     Rows,
     Segments,
 )
-from solera.core.component import Component, component_name, describe_fitted
+from solera.core.component import describe_fitted
 from solera.core.errors import DataError, Refusal
-from solera.core.plan import PlannedTask, planned
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
-from solera.learn.base import Learner
 from solera.learn.client_models import by_own_models, own_model
 from solera.learn.rows import refuse_empty
 from solera.trust.constructors import count_by, fact, sum_by
 from solera.trust.contributions import Contribution
-from solera.trust.declared import Classes, Fitted
 
 VARIABLE = "SOLERA_RESOURCES"
 
 # --- valuations ---
 
 
-class Value(TypedDict):
-    """What ``select.value`` takes."""
-
-    model: Annotated[dict[str, Any], Fitted(Learner)]
-
-
 def _value_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked(by_own_models(group, ask, _losses_by_client))
 
 
-@task("select.value", many=_value_many, ask=Value, version=2)
+@task("select.value", many=_value_many, version=2)
 def value(client: Client, ask: Any) -> dict[str, Any]:
     """The sum of the losses of the client's rows under a model, and the rows."""
     rows = client.data.part("train")
@@ -88,12 +78,6 @@ def ask_values(
     known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in whole], dtype=np.int64)
     return clients[known], values[known]
-
-
-def value_asks(learner: Component, most: int) -> PlannedTask:
-    """What so many calls of :func:`ask_values` ask."""
-    model = {"made": {"$component": component_name(type(learner))}}
-    return planned(value, most, {"model": model}, open=["model"])
 
 
 def with_default(values: FloatArray) -> FloatArray:
@@ -140,13 +124,7 @@ def own_resources(client: Client) -> Mapping[str, Any]:
     return _stated(path)
 
 
-class AskResources(TypedDict):
-    """What ``select.resources`` takes: the agreed classes, none where the target is no class."""
-
-    classes: Annotated[Array, Classes()]
-
-
-@task("select.resources", ask=AskResources)
+@task("select.resources")
 def resources(client: Client, ask: Any) -> dict[str, Any]:
     """Speed, link, whether rows may be sent, bits of a row, rows, and rows of each class."""
     X = client.data.X

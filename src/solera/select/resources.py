@@ -9,17 +9,15 @@ from typing import Any, Literal
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
-from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
-from solera.core.plan import Plan, planned
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import uniformly
 from solera.select.reports import resources
 from solera.select.schedule import Schedule, greedy_schedule
-from solera.select.upload import fetch_rows, plan_upload, upload
+from solera.select.upload import fetch_rows, plan_upload
 
 log = logging.getLogger("solera")
 
@@ -120,6 +118,7 @@ class FedCS(Selector):
     ``deadline`` is T_round in seconds, ``overhead`` T_cs + T_agg.
     """
 
+    asks_clients = True
     _schedule: Schedule | None = None
 
     def __init__(self, *, deadline: Positive = 180.0, overhead: NonNegative = 0.0) -> None:
@@ -146,9 +145,6 @@ class FedCS(Selector):
                         round, len(candidates), deadline)  # fmt: skip
         self.prepare(round, roster, estimates, self._schedule)
         return estimates.clients[self._schedule.chosen]
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        return (planned(resources, rounds),)
 
     def deadline_of(self, estimates: Estimates) -> float:
         """T_round of this round."""
@@ -226,11 +222,6 @@ class HybridFL(FedCS):
         self._coordinator_rows = fetch_rows(roster, asks, round)
         now = {client: first + take for client, (first, take) in asks.items()}
         self.sent_ = dict(sorted({**already, **now}.items()))
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        """Rows are asked of clients that allow it and have some left."""
-        rows = [planned(upload, rounds, optional=True)] if self.upload else []
-        return (*super().asks(learner, rounds, per_round), *rows)
 
     def coordinator_rows(self) -> Engine | None:
         return self._coordinator_rows

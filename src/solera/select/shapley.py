@@ -74,11 +74,6 @@ def truncated_shapley(
     return running[-1]
 
 
-def most_evaluations(clients: int) -> int:
-    """Calls of the utility by :func:`truncated_shapley`: one, and one per place of every turn."""
-    return 1 + PERMUTATIONS * clients
-
-
 def _turn(
     memo: _Memo, clients: int, rng: Generator, nothing: float, whole: float, eps: float
 ) -> FloatArray:

@@ -7,11 +7,11 @@ drawn that do, a real client does only if its owner wrote so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.engine import PerClient
 from solera.core.errors import Refusal
 from solera.core.schema import class_codes
@@ -20,19 +20,9 @@ from solera.core.task import task
 from solera.data.federated import FederatedData
 from solera.engines.local import LocalEngine
 from solera.select.reports import own_resources
-from solera.trust.declared import Classes, Shape
-from solera.trust.release import RowsOut
 
 
-class Upload(TypedDict):
-    """What ``select.upload`` takes: from which row of each class on, and how many."""
-
-    classes: Annotated[Array, Classes()]
-    first: Annotated[IntArray, Shape("named", kind="i", least=0)]
-    take: Annotated[IntArray, Shape("named", kind="i", least=0)]
-
-
-@task("select.upload", ask=Upload, release=[RowsOut("X", "y")])
+@task("select.upload")
 def upload(client: Client, ask: Any) -> dict[str, Any]:
     """Rows ``first`` … ``first + take`` − 1 of each class, where the client allows it."""
     if not own_resources(client)["upload"]:

@@ -10,16 +10,14 @@ from numpy.random import Generator
 
 from solera.core import rng as random
 from solera.core.clients import FloatArray, IntArray, Part
-from solera.core.component import Component
 from solera.core.constraints import NonNegative
 from solera.core.errors import NotFitted, UsageError
-from solera.core.plan import MOST_CLIENTS, Plan
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest
 from solera.select.round_robin import RoundRobin
-from solera.select.shapley import MOST_EXACT, exact_shapley, most_evaluations, truncated_shapley
-from solera.select.valuing import RoundUtility, losses_asks
+from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
+from solera.select.valuing import RoundUtility
 
 
 class ShapleySelector(Selector, abstract=True):
@@ -64,13 +62,6 @@ class ShapleySelector(Selector, abstract=True):
     @abstractmethod
     def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients, with :attr:`means` and ``counts_`` known."""
-
-    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
-        if self.X is not None:
-            return ()
-        clients = MOST_CLIENTS if per_round is None else per_round
-        judgements = 1 if clients <= MOST_EXACT else most_evaluations(clients)
-        return (losses_asks(learner, self.part, rounds * judgements),)
 
     @property
     def means(self) -> FloatArray:

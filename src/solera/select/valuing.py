@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
-from solera.core.component import Component, build_fitted, component_name, describe_fitted
+from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.plan import PlannedTask, planned
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
-from solera.learn.base import Learner
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Fitted, States
 
 
-class Losses(TypedDict):
-    """What ``select.losses`` takes: a fitted learner, and what it knows otherwise."""
-
-    learner: Annotated[dict[str, Any], Fitted(Learner)]
-    states: Annotated[list[dict[str, Any]], States("learner")]
-    part: Part
-
-
-@task("select.losses", ask=Losses)
+@task("select.losses")
 def losses(client: Client, ask: Any) -> dict[str, Any]:
     """Sums of the losses of several models over rows the client keeps, and their number."""
     part: Part = ask["part"]
@@ -45,13 +34,6 @@ def losses(client: Client, ask: Any) -> dict[str, Any]:
         "sums": sum_by(None, np.stack(of_models).T, part=part),
         "rows": count_by(None, part=part),
     }
-
-
-def losses_asks(learner: Component, part: str, most: int) -> PlannedTask:
-    """What so many evaluations of :class:`RoundUtility` at the clients ask."""
-    made = {"$component": component_name(type(learner))}
-    asked = {"learner": {"made": made}, "part": part}
-    return planned(losses, most, asked, open=["learner", "states"])
 
 
 class RoundUtility:

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import read_private, refuse_open, write_file
-from solera.privacy.sealed import SealError, open_sealed, seal
 from solera.serve.wire import NO_START
+from solera.trust.sealed import SealError, open_sealed, seal
 from solera.trust.signatures import signed_message as signed_message
 from solera.trust.signatures import verify as verify
 
@@ -119,7 +119,7 @@ class Identity:
         """What the owner of the key ``sender`` sealed to :attr:`seal_key`.
 
         The signature is for this recipient and context: who receives a message cannot seal it to
-        somebody else as if it came from its maker. See :mod:`solera.privacy.sealed`.
+        somebody else as if it came from its maker. See :mod:`solera.trust.sealed`.
         """
         content = open_sealed(self._seal, data, context=context)
         made_by, signature, inside = content[:32], content[32:96], content[96:]

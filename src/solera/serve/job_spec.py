@@ -31,8 +31,6 @@ from solera.core.config import Problem, check_call, component, errors_located, r
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.plan import Plan, in_turn
 from solera.learn.base import Additive, Learner, Predictor
-from solera.learn.evaluation import evaluation_asks
-from solera.learn.scores import ScoreGrid, score_asks
 from solera.learn.vertical.base import VerticalLearner
 from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
@@ -72,14 +70,6 @@ class JobSpec:
         if self.evaluates:
             asks = in_turn(asks, self._evaluation_asks())
         return SecureSum().asks(asks) if self.secure else asks
-
-    def _evaluation_asks(self) -> Plan:
-        if isinstance(self.learner, VerticalLearner):
-            return self.learner.evaluation_plan(self.evaluate)
-        asks = evaluation_asks(self.learner, self.evaluate)
-        if self.counts_scores:
-            asks = in_turn(asks, score_asks(self.learner, self.evaluate, ScoreGrid()))
-        return asks
 
     @property
     def evaluates(self) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from solera.robust.attacked import AttackedEngine, poisoned
 from solera.robust.attacks import Attack, RowAttack, UpdateAttack
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
-from solera.trust.gate import ReleaseLimits, find_limits
+from solera.trust.policy import Policy
 
 
 class Simulation(Federation):
@@ -116,7 +117,7 @@ def simulate(
     positive: Any = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    policy: str | ReleaseLimits | None = None,
+    policy: str | Path | Mapping[str, Any] | Policy | None = None,
     secure: Any = False,
 ) -> Simulation:
     """A federation of simulated clients.
@@ -148,8 +149,8 @@ def simulate(
         odds are of it. The second one by default.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
-    policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
-        one's own. Every ask and reply then passes the gate that stands at real clients.
+    policy: None, or what the owners let out: the name of a policy (``"sums"``, ``"noise"``,
+        ``"trusted"``), a policy file, or a table with what one may hold.
     secure: True, or a :class:`SecureSum`: whatever adds up is folded so that nobody sees a single
         reply, and what does not is an error.
     """
@@ -216,7 +217,7 @@ def simulate(
         clock=clock,
         names=getattr(source, "names", ()),
         positive=positive,
-        policy=None if policy is None else find_limits(policy),
+        policy=None if policy is None else Policy.of(policy),
         attack=attack,
         attackers=attackers,
         failures=failures,
@@ -235,7 +236,7 @@ def _engine(source: Source, configuration: Configuration) -> Any:
         raise UsageError(f"the engine {name!r} cannot simulate clients", hint="see so.connect")
     options = {
         "fault_model": configuration.failures,
-        "limits": configuration.policy,
+        "policy": configuration.policy,
         **configuration.engine_options,
     }
     options = {option: value for option, value in options.items() if value is not None}

@@ -13,10 +13,10 @@ from solera.core.errors import DataError, PayloadError, UsageError
 pytest.importorskip("cryptography", reason="the extra 'secure' is not installed")
 
 from solera.privacy.secure_sum import keys
-from solera.privacy.secure_sum.encoding import Encoding, form_of, size_of
 from solera.privacy.secure_sum.graph import degree, neighbours, threshold
-from solera.privacy.secure_sum.masks import add_masks, keystream
 from solera.privacy.secure_sum.shares import _tables, combine, split
+from solera.trust.encoding import Encoding, form_of, size_of
+from solera.trust.masks import add_masks, keystream
 
 SHARE = 2 / 3
 

@@ -20,9 +20,10 @@ from solera.trust.declared import check_payload
 
 pytest.importorskip("cryptography", reason="the extra 'secure' is not installed")
 
-from solera.privacy.secure_sum import keys, masks, tasks
-from solera.privacy.secure_sum.encoding import Encoding
+from solera.privacy.secure_sum import keys, tasks
 from solera.privacy.secure_sum.shares import combine
+from solera.trust import masks
+from solera.trust.encoding import Encoding
 
 STEPS = ("secure.keys", "secure.shares", "test.vector", "secure.confirm", "secure.unmask")
 CLIENTS = 9  # of which 7 must stay

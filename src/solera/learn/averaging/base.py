@@ -13,7 +13,6 @@ from solera.core.aggregation import Aggregation, Mean, length
 from solera.core.clients import Array, FloatArray
 from solera.core.errors import CannotForget, DataError, NotEnoughReplies, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.schema import UNKNOWN
 from solera.core.selection import Selector
@@ -57,6 +56,10 @@ class Averaging(Predictor, abstract=True):
     """What takes the place of the mean where clients may lie."""
     update: ClassVar[Task]
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
+
+    @property
+    def sends_updates(self) -> bool:
+        return True
 
     @abstractmethod
     def first_model(self, seed: int) -> Entries:
@@ -136,16 +139,6 @@ class Averaging(Predictor, abstract=True):
             means.append(self.losses(X, y).mean())
         self.set_model(current)
         return np.array(means)
-
-    def update_asks(self) -> Plan:
-        """What clients are asked for their updates, over all rounds."""
-        configs = [self.round_config(round) for round in range(self.rounds)]
-        asks = 1 if not isinstance(self.aggregate, Buckets) else self.aggregate.buckets
-        return (planned(self.update, asks * self.rounds, *configs),)
-
-    def training_asks(self) -> Plan:
-        loop = self.loop_asks(self.rounds, self.per_round, self.select)
-        return in_turn(self.update_asks(), loop)
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""

@@ -19,7 +19,6 @@ from solera.core.clients import Array
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.learn.averaging.base import Entries
@@ -79,9 +78,6 @@ class FedBuff(FedAvg):
             self._ask(r, [*arrived, *self.jobs_])
             self._move(r, arrived)
         del self.jobs_, self.started_
-
-    def training_asks(self) -> Plan:
-        return in_turn(self.update_asks(), self.loop_asks(self.rounds))
 
     def _begin(self, federation: Federation, clients: Array, when: Array, version: int) -> None:
         """Let clients start; their replies are filled in by :meth:`_ask`."""

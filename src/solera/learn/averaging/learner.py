@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
-from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries, ScoreAveraging
@@ -45,11 +43,6 @@ from solera.learn.averaging.private_rounds import (
 )
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
-from solera.learn.averaging.training.asked import (
-    MOST_PARAMETERS,
-    Precision,
-    TrainPrivately,
-)
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
@@ -60,14 +53,12 @@ from solera.learn.client_models import LABELS, PRIVATE
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
-from solera.trust.declared import Shape
 
-NOISE = [f"privacy.{name}" for name in ("noise", "clip", "share", "below")]
-"""What of the noise is not known when a plan is made."""
+Precision = Literal["float32", "tf32", "bfloat16"]
 UNTRAINED = "this client took no part in training, and has no model"
 
 
-@training_task("averaging.train", ask=TrainPrivately)
+@training_task("averaging.train")
 def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
@@ -119,13 +110,13 @@ class FedAvg(ScoreAveraging):
     """Whether clients train whole models of their own."""
     equal_weights: ClassVar = "weight=None"
     """By which parameter all clients weigh the same."""
-    weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
+    weights_: Array
     accounts_: dict[str, Any]
     owner_: str
     """Whose model it is, where it is one client's."""
-    labels_: Annotated[Array, Shape("outputs", kind="b")]
+    labels_: Array
     """Which labels this client has learned, where it has not seen all."""
-    thresholds_: Annotated[FloatArray, Shape("outputs")]
+    thresholds_: FloatArray
     """Beyond which outputs this client's labels are present, where it chose them."""
 
     def __init__(
@@ -283,12 +274,6 @@ class FedAvg(ScoreAveraging):
         assert self.dp is not None
         return open_accounts(self, self.dp, None, self._training(round))
 
-    def update_asks(self) -> Plan:
-        if self.dp is None:
-            return super().update_asks()
-        configs = [self.round_config(round) for round in range(self.rounds)]
-        return (planned(self.update, self.rounds, *configs, open=NOISE),)
-
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""
         assert self.dp is not None
@@ -400,11 +385,6 @@ class FedAvg(ScoreAveraging):
             "model": described(self.model),
             "loss": described_loss(self.loss),
         }
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse a model whose network does not take these rows, or with other parameters."""
-        self._architecture.check(schema.width, schema.outputs)
-        self._architecture.check_weights(self.weights_)
 
     def check_params(self) -> None:
         super().check_params()

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.aggregation import Collect
 from solera.core.clients import Array, BoolArray, Client, Part
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.schema import UNKNOWN
@@ -33,10 +31,9 @@ from solera.learn.averaging.label_metrics import (
     label_scores,
     tune_thresholds,
 )
-from solera.learn.averaging.learner import NOISE, FedAvg
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.predicting import outputs_of
-from solera.learn.averaging.training.asked import Train, TrainPrivately
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
@@ -98,32 +95,7 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-class Weighted(TypedDict):
-    """What all tasks of MLFedAvg take besides what averaging does."""
-
-    weight: Literal["uniform", "samples", "samples_labels"]
-    remember: bool
-
-
-class TrainCore(TrainPrivately, Weighted):
-    """What ``multilabel.train`` takes."""
-
-
-class Finish(Train, Weighted):
-    """What ``multilabel.finish`` takes."""
-
-    restore: bool
-    fine_tune: Annotated[int, Meta(ge=0, le=10_000)]
-    thresholds: bool
-
-
-class JudgeLabels(Train, Weighted):
-    """What ``multilabel.judge`` takes: the model and a part of the rows."""
-
-    part: Part
-
-
-@training_task("multilabel.train", ask=TrainCore)
+@training_task("multilabel.train")
 def train_core(local: LocalTraining) -> Stacked:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
@@ -136,7 +108,7 @@ def train_core(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, rows=local.sizes * local.known_labels().sum(axis=1) * 1.0)
 
 
-@task("multilabel.finish", ask=Finish, leaves="facts")
+@task("multilabel.finish", alone=True)
 def _finish(client: Client, ask: Any) -> Entries:
     """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
     if ask["restore"] and _BEST in client.state:
@@ -166,7 +138,7 @@ def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
     return _outputs(client, ask, rows.X), np.where(learned, rows.y, UNKNOWN), thresholds
 
 
-@task("multilabel.judge", ask=JudgeLabels, leaves="update", version=3)
+@task("multilabel.judge", version=3)
 def _score_labels(client: Client, ask: Any) -> Entries:
     """Scores of this client's model on rows it keeps; the best so far is kept, where wanted."""
     part: Part = ask["part"]
@@ -277,23 +249,6 @@ class MLFedAvg(FedAvg):
     def _last_config(self, restore: bool) -> Entries:
         return {"restore": restore, "fine_tune": self.fine_tune, "thresholds": self.thresholds}
 
-    def update_asks(self) -> Plan:
-        self._check_target()
-        self.watched_ = []  # as before the first round
-        plain = [dict(self.round_config(round)) for round in range(self.rounds)]
-        best = [{**config, "remember": True} for config in plain if self._keeps_best]
-        noise = NOISE if self.dp is not None else []
-        asks = [planned(self.update, self.rounds, *plain, *best, open=noise)]
-        for config in [*plain, *best]:
-            config.pop("privacy", None)  # what is asked besides carries no noise
-        if self.stop is not None:
-            asks.append(planned(_score_labels, self.rounds, {**plain[0], **self._validation}))
-        if self._finishes:
-            ends = [self._last_config(restore) for restore in {False, self.stop == "patience"}]
-            last = [{**config, **end} for config in [*plain[-1:], *best[-1:]] for end in ends]
-            asks.append(planned(_finish, 1, *last))
-        return tuple(asks)
-
     def fold_round(self, round: Round) -> Entries:
         ended = [client for client, watched in self.alone_.items() if self._is_over(watched)]
         round.clients = np.setdiff1d(round.clients, ended)
@@ -375,7 +330,7 @@ class MLFedAvg(FedAvg):
 
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
         ask = {**self._model_ask(0), **what}
-        with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
+        with federation.announced(self):
             replies = federation.ask(_score_labels, ask, to=to).collect()
         return {
             reply.client: {"rows": float(reply["rows"]), **reply["scores"]}

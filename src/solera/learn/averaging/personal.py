@@ -18,7 +18,6 @@ from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import UNTRAINED, FedAvg
 from solera.learn.averaging.models import Layered, described
-from solera.learn.averaging.training.asked import Epochs, TrainPrivately
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.client_models import OWN
 
@@ -72,13 +71,7 @@ class FedBN(FedPer):
         return model.normalisation()
 
 
-class TrainHead(TrainPrivately):
-    """What ``averaging.rep`` takes."""
-
-    head_epochs: Epochs
-
-
-@training_task("averaging.rep", ask=TrainHead)
+@training_task("averaging.rep")
 def train_head_then_body(local: LocalTraining) -> Stacked:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
@@ -107,13 +100,7 @@ class FedRep(FedPer):
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
-class TrainOwn(TrainPrivately):
-    """What ``averaging.ditto`` takes."""
-
-    pull: NonNegative
-
-
-@training_task("averaging.ditto", ask=TrainOwn)
+@training_task("averaging.ditto")
 def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
     changes, losses, _ = local.changes()

@@ -14,7 +14,7 @@ from typing import Any
 from solera.core.accounting import Event, grouped
 from solera.core.errors import UsageError
 from solera.core.selection import Poisson, Selector, Uniform
-from solera.learn.averaging.private_updates import Privacy, steps_of
+from solera.learn.averaging.private_updates import steps_of
 from solera.privacy.dp.mechanism import DP, RATE
 
 Accounts = Mapping[str, Any]
@@ -92,7 +92,7 @@ def selector_of(dp: DP | None, select: Selector | None) -> Selector | None:
     return Poisson() if dp is not None and dp.sampling == "poisson" else select
 
 
-def privacy_table(dp: DP, accounts: Accounts) -> Privacy:
+def privacy_table(dp: DP, accounts: Accounts) -> Any:
     """What clients are told about the noise."""
     noise, below = accounts["noise"], None
     if dp.adaptive is not None:

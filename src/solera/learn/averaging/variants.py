@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.training.asked import MOST_PARAMETERS, Train
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
-from solera.trust.declared import Shape
 
 _CONTROL = "control"
 
@@ -131,13 +129,7 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
-class TrainWithControl(Train):
-    """What ``averaging.scaffold`` takes."""
-
-    control: Annotated[Array, Shape("trained", longest=MOST_PARAMETERS)]
-
-
-@training_task("averaging.scaffold", ask=TrainWithControl)
+@training_task("averaging.scaffold", noised=False)
 def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
     trained = local.architecture.layout.trained
@@ -190,7 +182,7 @@ class Scaffold(FedAvg):
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
 
-@training_task("averaging.nova")
+@training_task("averaging.nova", noised=False)
 def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
     changes, losses, steps = local.changes(anchor=local.weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,31 +12,23 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
-from solera.data.agreement import AGREEMENT
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import assign, cost, silhouette, steps
 from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
+from solera.privacy.dp.sums import after_ask, epsilon_so_far, sum_noise
 from solera.simulate.simulation import simulate
-from solera.trust.declared import Shape
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
     "k-means||": seeding.parallel,
     "k-means++": seeding.plus_plus,
     "random": seeding.random_start,
-}
-_SEEDING_ASKS = {
-    "k-means||": seeding.parallel_asks,
-    "k-means++": seeding.plus_plus_asks,
-    "random": seeding.random_asks,
 }
 
 
@@ -76,9 +68,9 @@ class FedKMeans(Learner):
     their sums: centroids, ``counts_`` and ``inertia_`` are then of the rows that are told.
     """
 
-    centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
+    centroids_: FloatArray
     inertia_: float
-    counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
+    counts_: IntArray
     accounts_: dict[str, Any]
 
     can_start = True
@@ -200,21 +192,6 @@ class FedKMeans(Learner):
             "rate": float(self.client_rate),
         }
 
-    def training_asks(self) -> Plan:
-        budget = self.per_round if isinstance(self.per_round, int) else None
-        if self.dp is not None:
-            privacy, open_ = planned_noise(self.dp, clip=True)
-            rounds = [planned(assign, self.rounds, {"privacy": privacy}, open=open_)]
-            return in_turn(rounds, self.loop_asks(self.rounds, budget, self.select))
-        return in_turn(
-            self._seeding_asks(),
-            [planned(self._task, self.rounds, self._order()), planned(cost, 1)],
-            self.loop_asks(self.rounds, budget, self.select),
-        )
-
-    def _seeding_asks(self) -> Plan:
-        return _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else ()
-
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
         counts = total["counts"][:, None]
@@ -233,8 +210,7 @@ class FedKMeans(Learner):
         """The centroids that ``fit`` would start from, to give several learners the same ones."""
         learner = self.clone()
         learner.check_params()
-        seeding = in_turn(AGREEMENT, learner._seeding_asks())
-        with federation.announced(self, lambda: seeding):
+        with federation.announced(self):
             learner.schema_ = learner.agree_on_rows(federation)
             return learner._first_centroids(federation)
 
@@ -256,7 +232,7 @@ class FedKMeans(Learner):
             raise UsageError("a silhouette needs at least two clusters")
         if not isinstance(federation, Federation):
             federation = simulate(self.check_rows(federation), clients=1)
-        with federation.announced(self, lambda: (planned(silhouette, 1),)):
+        with federation.announced(self):
             total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
         return float(total["total"] / total["rows"])
 

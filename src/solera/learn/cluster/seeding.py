@@ -9,30 +9,24 @@ chosen depends on every single one: where there is a policy, this needs ``truste
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core import rng
 from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client, ClientGroup, FloatArray
-from solera.core.constraints import NonNegative
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
 from solera.learn.cluster.assignment import as_rows, nearest
-from solera.learn.cluster.tasks import Centroids, cost
+from solera.learn.cluster.tasks import cost
 from solera.learn.preprocess.moments import (
-    MOMENT_ASKS,
-    column_moments,
     pooled_means,
     pooled_moments,
 )
 from solera.learn.rows import dense, not_finite
 from solera.trust.cells import sum_by_cell
-from solera.trust.release import SingleRows
 
 _ROUNDS = 5
 
@@ -72,25 +66,6 @@ def parallel(federation: Federation, k: int) -> FloatArray:
     return _reduced(federation, candidates, weights, k)
 
 
-def random_asks(k: int) -> Plan:
-    """What :func:`random_start` asks."""
-    return MOMENT_ASKS
-
-
-def plus_plus_asks(k: int) -> Plan:
-    """What :func:`plus_plus` asks; moments only where there are too few points."""
-    return (planned(local_seeds, 1, {"k": k}), planned(column_moments, 2, optional=True))
-
-
-def parallel_asks(k: int) -> Plan:
-    """What :func:`parallel` asks; no candidates where all rows are the same."""
-    return (
-        planned(column_moments, 3),
-        planned(cost, _ROUNDS + 1),
-        planned(draw_candidates, _ROUNDS, open=["rate"], optional=True),
-    )
-
-
 def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -> FloatArray:
     """k centroids of weighted points; where there are too few, the rest is drawn at random."""
     kept = weights > 0
@@ -113,22 +88,7 @@ def _means(reply: Mapping[str, Any]) -> FloatArray:
 # --- the client's side ---
 
 
-class LocalSeeds(TypedDict):
-    """What ``kmeans.local_seeds`` takes."""
-
-    k: Annotated[int, Meta(ge=1, le=10_000)]
-
-
-class Candidates(Centroids):
-    """What ``kmeans.candidates`` takes."""
-
-    rate: NonNegative
-
-
-_DRAWN = SingleRows("rows", "sums", instead="init='random' or k centroids of your own")
-
-
-@task("kmeans.local_seeds", ask=LocalSeeds, release=[_DRAWN])
+@task("kmeans.local_seeds")
 def local_seeds(client: Client, ask: Any) -> dict[str, Any]:
     """k-means++ over this client's rows: sum and number of the rows around each choice."""
     X, draw = client.data.X, client.rng
@@ -163,7 +123,7 @@ def _draw_candidates_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     return replies
 
 
-@task("kmeans.candidates", many=_draw_candidates_many, ask=Candidates, release=[_DRAWN])
+@task("kmeans.candidates", many=_draw_candidates_many)
 def draw_candidates(client: Client, ask: Any) -> dict[str, Any]:
     """Rows drawn in proportion to d²: sum and number of the rows around each of them."""
     X, known = client.data.X, np.asarray(ask["centroids"])

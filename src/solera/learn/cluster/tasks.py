@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
-from solera.core.constraints import Count, PositiveFraction
 from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
@@ -24,28 +22,6 @@ from solera.learn.rows import check_shape, not_finite
 from solera.trust.cells import sum_by_cell
 from solera.trust.constructors import count_by, sum_by, update
 from solera.trust.contributions import Contribution, Update
-from solera.trust.declared import Shape
-from solera.trust.noise import SumNoise
-
-
-class Centroids(TypedDict):
-    """What ``kmeans.cost`` and ``kmeans.silhouette`` take."""
-
-    centroids: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
-
-
-class Assign(Centroids):
-    """What ``kmeans.assign`` takes."""
-
-    privacy: NotRequired[SumNoise]
-
-
-class Steps(Centroids):
-    """What ``kmeans.update`` takes."""
-
-    epochs: Annotated[int, Meta(ge=1, le=1000)]
-    batch_size: Count | None
-    rate: PositiveFraction
 
 
 def _sums_like(ask: Any) -> dict[str, Any]:
@@ -58,7 +34,7 @@ def _steps_like(ask: Any) -> dict[str, Any]:
     return {**_sums_like(ask), "inertia": 0.0}
 
 
-@task("kmeans.assign", many=True, like=_sums_like, ask=Assign)
+@task("kmeans.assign", many=True, like=_sums_like)
 def assign(client: Client, ask: Any) -> dict[str, Contribution]:
     """Λ_j and Σ x of the rows x nearest to centroid j, and Σ d² where nothing is noised.
 
@@ -75,7 +51,7 @@ def assign(client: Client, ask: Any) -> dict[str, Contribution]:
     return sums
 
 
-@task("kmeans.cost", many=True, version=2, ask=Centroids)
+@task("kmeans.cost", many=True, version=2)
 def cost(client: Client, ask: Any) -> dict[str, Contribution]:
     """The rows nearest to each centroid, and Σ d² of these."""
     k = len(ask["centroids"])
@@ -98,7 +74,7 @@ def _nearest(client: Client, ask: Any) -> tuple[IntArray, FloatArray]:
     return label, squared
 
 
-@task("kmeans.silhouette", version=2, ask=Centroids)
+@task("kmeans.silhouette", version=2)
 def silhouette(client: Client, ask: Any) -> dict[str, Contribution]:
     """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
     widths = [np.empty(0)]
@@ -143,7 +119,7 @@ def _steps_of_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
 
 
-@task("kmeans.update", many=_steps_of_many, version=2, like=_steps_like, ask=Steps, leaves="update")
+@task("kmeans.update", many=_steps_of_many, version=2, like=_steps_like)
 def steps(client: Client, ask: Any) -> Update:
     """Mini-batch k-means over the rows of a client, as in Kumar et al. (2020).
 

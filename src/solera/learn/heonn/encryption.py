@@ -36,7 +36,6 @@ from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.learn.heonn.algebra import inverses, invert, solve
 from solera.learn.heonn.key_holder import in_squares
 from solera.learn.heonn.statistics import with_bias
@@ -114,13 +113,6 @@ class Encryption(Component):
         ask = {"key": self.key, "shape": list(shape)}
         reply = federation.ask(rotation_keys, ask, to=holder).collect()[0]
         return agreed | {"layout": "systems", "rotations": reply["rotations"]}
-
-    def asks(self, plan: dict[str, Any], drawn: list[str]) -> Plan:
-        """What :meth:`agree` asks; ``drawn`` are parameters that are not known before."""
-        held = planned(agree_key, 1, {**plan, "key": self.key}, open=drawn)
-        if self.finish == "client":
-            return (held,)
-        return held, planned(rotation_keys, 1, {"key": self.key}, open=["shape"], optional=True)
 
     def _check_depth(self, parameters: he.Parameters) -> None:
         needed = 2 if self.finish == "compat" else 1

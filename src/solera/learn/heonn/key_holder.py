@@ -11,32 +11,18 @@ tell the weights. At an agent the task runs under the policy "trusted" only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypedDict
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Client, FloatArray
-from solera.core.schema import Schema
 from solera.core.task import task
 from solera.privacy import he
 from solera.privacy.he import keys
-from solera.trust.declared import Checked
-from solera.trust.release import Decrypted
 
 
-def _no_ciphertext(value: Any, schema: Schema) -> str | None:
-    return None if isinstance(value, Mapping) else "is no ciphertext"
-
-
-class Sealed(TypedDict):
-    """What ``heonn.decrypt`` takes."""
-
-    key: str
-    sealed: list[Annotated[dict[str, Any], Checked(_no_ciphertext)]]
-
-
-@task("heonn.decrypt", ask=Sealed, release=[Decrypted("opened")])
+@task("heonn.decrypt")
 def decrypt(client: Client, ask: Any) -> dict[str, Any]:
     """The numbers inside ciphertexts of a pair that this client keeps."""
     pair = keys.find(ask["key"])

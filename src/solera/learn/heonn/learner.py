@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import reduce
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Aggregation, ByFold, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
-from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
@@ -35,16 +34,14 @@ from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches, decide, probabilities
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.key_holder import decrypt
-from solera.learn.heonn.plan import MOST_HIDDEN
 from solera.learn.heonn.private import largest_eigenvalue, positive
 from solera.learn.heonn.statistics import check_labels, with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
 from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
+from solera.privacy.dp.sums import after_ask, sum_noise
 from solera.privacy.he.ciphertexts import Encrypted
 from solera.privacy.he.sums import EncryptedSum
-from solera.trust.declared import Shape
 
 log = logging.getLogger("solera")
 
@@ -94,8 +91,8 @@ class FedHEONN(Additive):
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
-    solution_: Annotated[FloatArray, Shape("members", "inputs", "outputs")]
-    patches_: Annotated[IntArray, Shape("members", "features", kind="i", least=0)]
+    solution_: FloatArray
+    patches_: IntArray
     hidden_: dict[str, Any]
     lam_: NonNegative
     lam_errors_: dict[str, float]
@@ -144,29 +141,6 @@ class FedHEONN(Additive):
             if self.ensemble is not None or self.encrypt is not None or np.ndim(self.lam):
                 raise UsageError("FedHEONN(dp=…) is for one layer in clear, and one lam")
 
-    def check_state(self, schema: Schema) -> None:
-        """Refuse weights and patches that are not of the layer below, for rows of that schema."""
-        features = schema.width if self.features is None else self.hidden
-        hidden = vars(self).get("hidden_")
-        if (hidden is None) != (self.features is None):
-            raise Refusal("FedHEONN: features and hidden_ belong together")
-        layer = {**self._hidden_layer(), "seed": (hidden or {}).get("seed")}
-        if hidden is not None and (hidden != layer or not isinstance(layer["seed"], int)):
-            raise Refusal(f"FedHEONN: hidden_ is not of the {features} features it is made for")
-        if hidden is not None and features > MOST_HIDDEN:
-            raise Refusal(f"FedHEONN: {features:,} features, at most {MOST_HIDDEN:,}")
-        patches = vars(self).get("patches_")
-        if (patches is None) != (self.ensemble is None):
-            raise Refusal("FedHEONN: ensemble and patches_ belong together")
-        if patches is not None and (not patches.size or patches.max() >= features):
-            raise Refusal(f"FedHEONN: patches_ name features beyond the {features} there are")
-        seen = features if patches is None else patches.shape[1]
-        if "solution_" in vars(self):
-            members = 1 if patches is None else len(patches)
-            wanted = (members, 1 + seen, schema.outputs)
-            if self.solution_.shape != wanted:
-                raise Refusal(f"FedHEONN: solution_ is {self.solution_.shape}, not {wanted}")
-
     # --- learning ---
 
     def partial_fit(
@@ -182,7 +156,7 @@ class FedHEONN(Additive):
         federation = as_federation(federation, y)
         self._trained_with = None  # nobody counts who came before and comes later
         self._kept = None
-        with federation.announced(self, lambda: self.asks(None)):
+        with federation.announced(self):
             if "statistics_" in vars(self):
                 if federation.schema is not None:
                     self.check_width(federation.schema.width)
@@ -238,23 +212,6 @@ class FedHEONN(Additive):
 
     def _hidden_layer(self) -> dict[str, Any]:
         return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
-
-    def training_asks(self) -> Plan:
-        self._check_target()
-        if self.features is not None:
-            self.hidden_ = self._hidden_layer()
-        if self.ensemble is not None:
-            self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
-        asked = self._plan()
-        drawn = [] if self.features is None else ["hidden.seed"]
-        if self.dp is not None:
-            asked["privacy"], open_ = planned_noise(self.dp, clip=True)
-            drawn = [*drawn, *open_]
-        if self.encrypt is None:
-            return (planned(statistics, 1, asked, open=drawn),)
-        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
-        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
-        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -456,9 +413,7 @@ class FedHEONN(Additive):
             asked = {"key": key, "sealed": [each.to_payload() for each in sealed]}
             return list(federation.ask(decrypt, asked, to=[holder]).collect()[0]["opened"])
 
-        with federation.announced(
-            self, lambda: (planned(decrypt, 1, {"key": key}, open=["sealed"]),)
-        ):
+        with federation.announced(self):
             z = self.encrypt.outputs(self.statistics_, self._problem(), self.agreed_, Z, opened)
         y = activation(self.activation).value(z)
         return decide(y, self.schema_, self.vote, self.rule)

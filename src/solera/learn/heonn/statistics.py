@@ -30,7 +30,6 @@ from solera.core.rng import generator
 from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.learn.heonn.activations import Layout, activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.learn.heonn.plan import check_plan
 from solera.learn.rows import check_shape, not_finite
 from solera.trust.cells import Behind
 from solera.trust.constructors import gram
@@ -42,7 +41,6 @@ from solera.trust.members import Members
 def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
     """Refuse too few rows, rows of another width, and rows with missing values."""
     check_shape(client.id, len(rows), rows.X, ask["width"])
-    check_plan(ask, client.data.schema)
     least = ask["min_rows"]
     if len(rows) < least:
         raise Refusal(f"client {client.id} has {len(rows)} rows, at least {least} are needed")

@@ -10,8 +10,6 @@ import numpy as np
 from solera.core.clients import Client, FloatArray
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.task import task
-from solera.learn.heonn.activations import activation, levels
-from solera.learn.heonn.plan import KeyPlan, Plan, Rotations
 from solera.learn.heonn.statistics import (
     Factors,
     Targets,
@@ -25,32 +23,14 @@ from solera.privacy import he
 from solera.privacy.he import keys
 from solera.trust.cells import Behind
 from solera.trust.constructors import count_by, fact
-from solera.trust.contributions import Contribution
-from solera.trust.release import Cipher, Extremes
-
-_BETWEEN = 1000
-"""Targets within bounds at which the largest moment is looked for."""
 
 
-def _moments(client: Client, ask: Any) -> dict[str, Contribution]:
-    if ask["encrypt"] is None:
-        return {}
-    _, moments, _ = contributions_of(client, client.data.part("train"), ask)
-    return {"moments": moments}
-
-
-@task(
-    "heonn.statistics",
-    ask=Plan,
-    version=2,
-    leaves="gram",
-    release=[Cipher("moments", inside=_moments, of="gram")],
-)
+@task("heonn.statistics", version=2)
 def statistics(client: Client, ask: Any) -> dict[str, Any]:
     """Gram matrices (or a factor of them, where that is smaller), moments and the number of rows.
 
     The coordinator sees G. With fewer rows than columns G tells the rows up to a rotation, and with
-    a single row the row itself: ``min_rows`` in the ask, or the client's policy, refuses then.
+    a single row the row itself: ``min_rows`` in the ask refuses then.
     """
     rows = client.data.part("train")
     check(client, rows, ask)
@@ -94,59 +74,16 @@ def seal_moments(moments: FloatArray, agreed: Mapping[str, Any]) -> dict[str, An
     return sealed.to_payload()
 
 
-def _bound(client: Client, ask: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
-    """The exponents from the owner's bounds, for columns as they reach the task.
-
-    A column that an encoder made is named ``column=category`` and holds marks; hidden features are
-    at most 1; a target of numbers is bounded under the name "".
-    """
-    largest = []
-    for feature in client.data.schema.features if ask["hidden"] is None else ():
-        if feature.name not in bounds and "=" not in feature.name:
-            raise _no_bound(feature.name)
-        largest.append(np.abs(bounds.get(feature.name, (0.0, 1.0))).max())
-    if ask["hidden"] is not None:
-        largest = [1.0] * ask["hidden"]["width"]
-    return {"exponent": _exponents(np.array(largest), len(client.data), _most(ask, bounds))}
-
-
-def _most(ask: Any, bounds: Mapping[str, Any]) -> float:
-    """The largest |f′² d̄| of any target that is possible."""
-    f = activation(ask["activation"], ask["derivative"])
-    if ask["target"] != "numbers":
-        return float(np.abs(levels(ask["activation"], ask["derivative"])[1]).max())
-    if "" not in bounds:
-        raise _no_bound("")
-    least, most = bounds[""]
-    d = np.clip(np.linspace(float(least), float(most), _BETWEEN), f.low, f.high)
-    d = f.within(d, ask["activation"])
-    return float(np.abs(f.slope(d) ** 2 * f.inverse(d)).max())
-
-
-def _no_bound(name: str) -> Refusal:
-    what = f"column {name!r}" if name else "the target"
-    return Refusal(
-        f"powers of two above {what} are extremes, and the policy gives no bounds for it",
-        hint=f'add "{name}" = [least, largest] to the bounds of the policy',
-    )
-
-
 def _exponents(largest: FloatArray, rows: int, moment: float) -> Any:
     bound = np.concatenate([[1.0], largest]) * (rows * moment)
     return np.frexp(bound)[1].astype(np.int64)
 
 
-@task(
-    "heonn.agree_key",
-    ask=KeyPlan,
-    leaves="facts",
-    release=[Extremes("exponent", bound=_bound)],
-)
+@task("heonn.agree_key", alone=True)
 def agree_key(client: Client, ask: Any) -> dict[str, Any]:
     """Which key pair this client holds, and powers of two above the moments of every column.
 
-    |m_j| ≤ n · max|z_j| · max|f′² d̄|, rounded up to a power of two, is all that is said of them;
-    behind a gate the maxima are the bounds of the owner's policy.
+    |m_j| ≤ n · max|z_j| · max|f′² d̄|, rounded up to a power of two, is all that is said of them.
     """
     rows = client.data.part("train")
     check(client, rows, ask)
@@ -163,7 +100,7 @@ def agree_key(client: Client, ask: Any) -> dict[str, Any]:
     }
 
 
-@task("heonn.rotation_keys", ask=Rotations, leaves="facts")
+@task("heonn.rotation_keys", alone=True)
 def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
     """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
     from solera.privacy.he.products import rotations_for

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, prepared_by
 from solera.core.schema import Feature, Schema
 from solera.data.frames import check_columns
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
 from solera.learn.named_steps import as_tuples, set_named, with_named
-from solera.trust.declared import Shape, check_state
 
 Columns = Sequence[str] | Sequence[int] | str
 """Names or numbers of columns, or a kind: all columns that are ``"numeric"``, say."""
-Positions = Shape("*", kind="i", least=0, longest=100_000)
 _KINDS = ("numeric", "categorical", "date")
 
 
@@ -32,7 +29,7 @@ class FedSelect(Transformer):
     columns of that kind.
     """
 
-    chosen_: Annotated[IntArray, Positions]
+    chosen_: IntArray
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -40,13 +37,6 @@ class FedSelect(Transformer):
     def train(self, federation: Federation) -> None:
         """The columns are in the schema."""
         self.chosen_ = positions(self.columns, self.schema_)
-
-    def training_asks(self) -> Plan:
-        return ()
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse columns that there are not."""
-        _refuse_beyond(self.chosen_, schema)
 
     def planned_schema(self, schema: Schema) -> Schema:
         return _planned(self.columns, schema)
@@ -90,8 +80,8 @@ class FedColumns(Transformer):
     """
 
     parts_: list[Transformer]
-    chosen_: list[Annotated[IntArray, Positions]]
-    rest_: Annotated[IntArray, Positions]
+    chosen_: list[IntArray]
+    rest_: IntArray
 
     def __init__(self, *parts: Any, remainder: Literal["passthrough", "drop"] = "passthrough"):
         self.parts = parts
@@ -139,24 +129,6 @@ class FedColumns(Transformer):
         taken = np.concatenate(self.chosen_)
         rest = np.setdiff1d(np.arange(self.schema_.width), taken)
         self.rest_ = rest if self.remainder == "passthrough" else rest[:0]
-
-    def training_asks(self) -> Plan:
-        plans: list[Plan] = []
-        for *_, transformer, columns in self.parts:
-            select = FedSelect(columns)
-            asks = transformer.asks(_planned(columns, self.schema_))
-            plans += [select.asks(self.schema_), prepared_by(select, asks)]
-        return in_turn(*plans)
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse parts that are not its own, each for the columns that it takes."""
-        kinds = [type(part[-2]) for part in self.parts]
-        if [type(part) for part in self.parts_] != kinds or len(self.chosen_) != len(kinds):
-            raise Refusal("FedColumns: the fitted parts are not its parts")
-        _refuse_beyond(self.rest_, schema)
-        for part, chosen in zip(self.parts_, self.chosen_, strict=True):
-            _refuse_beyond(chosen, schema)
-            check_state(part, _some(schema, chosen))
 
     def planned_schema(self, schema: Schema) -> Schema:
         features: list[Feature] = []
@@ -211,11 +183,6 @@ def _planned(columns: Columns, schema: Schema) -> Schema:
     except (DataError, UsageError):
         names = [columns] if isinstance(columns, str) else columns
         return replace(schema, features=tuple(Feature(str(name)) for name in names))
-
-
-def _refuse_beyond(chosen: IntArray, schema: Schema) -> None:
-    if len(chosen) and chosen.max() >= schema.width:
-        raise Refusal(f"there is no column {chosen.max()}, the rows have {schema.width}")
 
 
 def _some(schema: Schema, chosen: IntArray) -> Schema:

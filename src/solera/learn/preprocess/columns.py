@@ -4,38 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray
-from solera.core.errors import DataError, Refusal
+from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
 from solera.learn.preprocess.moments import (
-    MEAN_ASKS,
-    MOMENT_ASKS,
     pooled_means,
     pooled_moments,
     refuse_untold,
 )
 from solera.learn.preprocess.quantiles import (
     NOISED_ASKS,
-    noised_quantile_asks,
     noised_quantiles,
-    quantile_asks,
     quantiles,
 )
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, sum_noise
 from solera.trust.constructors import count_by
-from solera.trust.declared import LONGEST, Shape
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -47,8 +41,8 @@ class FedScaler(Transformer):
     values stay missing. Sparse rows are scaled but not centred.
     """
 
-    mean_: Annotated[FloatArray, Shape("columns")]
-    scale_: Annotated[FloatArray, Shape("columns", least=1e-300)]
+    mean_: FloatArray
+    scale_: FloatArray
 
     def train(self, federation: Federation) -> None:
         moments = pooled_moments(federation, self.schema_)
@@ -57,9 +51,6 @@ class FedScaler(Transformer):
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
         self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
-
-    def training_asks(self) -> Plan:
-        return MOMENT_ASKS
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -84,7 +75,7 @@ class FedImputer(Transformer):
     """
 
     allows_sparse = False
-    fill_: Annotated[FloatArray, Shape("columns")]
+    fill_: FloatArray
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -97,11 +88,6 @@ class FedImputer(Transformer):
         if any(sizes := self._sizes):
             fill = np.where(np.array(sizes) > 0, self._commonest(federation, sizes), fill)
         self.fill_ = np.nan_to_num(fill)
-
-    def training_asks(self) -> Plan:
-        fill = MEAN_ASKS if self.strategy == "mean" else quantile_asks()
-        sizes = self._sizes
-        return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
 
     def _commonest(self, federation: Federation, sizes: list[int]) -> FloatArray:
         """The code of the category that most rows have, of every column that has categories."""
@@ -128,13 +114,7 @@ class FedImputer(Transformer):
         return replace(condition, missing=condition.holds(self.fill_[condition.column]))
 
 
-class CountCategories(TypedDict):
-    """What ``preprocess.count_categories`` takes: how many categories every column has."""
-
-    sizes: list[Annotated[int, Meta(ge=0, le=LONGEST)]]
-
-
-@task("preprocess.count_categories", many=True, version=2, ask=CountCategories)
+@task("preprocess.count_categories", many=True, version=2)
 def count_categories(client: Client, ask: Any) -> dict[str, Any]:
     """Rows of each category of each categorical column, by the number of the column."""
     counts = {}
@@ -170,14 +150,6 @@ class FedEncoder(Transformer):
     def __init__(self, kind: Literal["onehot", "dummy", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
-    def check_state(self, schema: Schema) -> None:
-        """Refuse an encoder of other columns, or of more categories than anybody has."""
-        columns = [(feature.name, feature.kind) for feature in self.schema_.features]
-        if columns != [(feature.name, feature.kind) for feature in schema.features]:
-            raise Refusal("FedEncoder was fitted on other columns")
-        if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
-            raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
-
     def marked(self, feature: Feature) -> range | None:
         """The codes that get a column each; None for a column that stays one."""
         if feature.kind != "categorical" or self.kind == "ordinal":
@@ -186,9 +158,6 @@ class FedEncoder(Transformer):
 
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
-
-    def training_asks(self) -> Plan:
-        return ()
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -249,19 +218,12 @@ class FedBins(Transformer):
     """
 
     allows_sparse = False
-    edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
+    edges_: list[FloatArray]
     accounts_: dict[str, Any]
 
     def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
         self.bins = bins
         self.dp = dp
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse edges that are not those of the columns, in order."""
-        if len(self.edges_) != schema.width:
-            raise Refusal(f"FedBins has edges of {len(self.edges_)} columns, not {schema.width}")
-        if any((np.diff(edges) <= 0).any() for edges in self.edges_):
-            raise Refusal("FedBins: the edges of a column are not in order")
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
@@ -276,9 +238,6 @@ class FedBins(Transformer):
             np.empty(0) if feature.is_coded else np.unique(of_column[np.isfinite(of_column)])
             for feature, of_column in zip(self.schema_.features, edges, strict=True)
         ]
-
-    def training_asks(self) -> Plan:
-        return quantile_asks() if self.dp is None else noised_quantile_asks(self.dp)
 
     def planned_schema(self, schema: Schema) -> Schema:
         """With all bins in every numeric column; where values repeat there will be fewer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -10,21 +10,13 @@ from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Shape
 
 
-class Centre(TypedDict):
-    """What ``preprocess.moments`` takes the second time: about what values are squared."""
-
-    centre: Annotated[FloatArray, Shape("columns")]
-
-
-@task("preprocess.moments", many=True, version=2, ask=Centre | None)
+@task("preprocess.moments", many=True, version=2)
 def column_moments(client: Client, ask: Any) -> dict[str, Any]:
     """Number and sum of the known values x of every column; with a centre c, of x − c and its
     square.
@@ -58,12 +50,6 @@ def _of_sparse(X: Any, ask: Any) -> dict[str, Any]:
         "squares": sum_by(None, (X.multiply(X) - X.multiply(2 * ask["centre"])).tocsr()),
         "uncentred": count_by(np.ones((X.shape[0], 1), dtype=bool)),
     }
-
-
-MEAN_ASKS: Plan = (planned(column_moments, 1),)
-"""What :func:`pooled_means` asks."""
-MOMENT_ASKS: Plan = (planned(column_moments, 2),)
-"""What :func:`pooled_moments` asks."""
 
 
 def pooled_means(federation: Federation, schema: Schema | None = None) -> FloatArray:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from functools import reduce
 from typing import Any, Self
 
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, prepared_by
-from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
-from solera.trust.declared import check_state
 
 _OF_LAST_STEP = {
     *("transform", "explain", "rules_"),
@@ -112,15 +108,6 @@ class Pipeline(Predictor):
         for step in self.learners:
             step.check_params()
 
-    def check_state(self, schema: Schema) -> None:
-        """Refuse steps that are not the pipeline's, each for what the one before it gives."""
-        if [type(step) for step in self.steps_] != [type(step) for step in self.learners]:
-            raise Refusal("Pipeline: the fitted steps are not its steps")
-        for step in self.steps_:
-            check_state(step, schema)
-            if isinstance(step, Transformer):
-                schema = step.transform_schema(schema)
-
     def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
         known = [] if self._start is None else self._start.steps_
@@ -143,18 +130,9 @@ class Pipeline(Predictor):
             )
         super()._begin_with(start)
 
-    def training_asks(self) -> Plan:
-        schema = self.schema_
-        plans: list[Plan] = []
-        before: list[Transformer] = []
-        for place, step in enumerate(self.learners, start=1):
-            watched = self._callbacks if place == len(self.steps) else ()
-            plan = step.asks(schema, callbacks=watched)
-            plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
-            if isinstance(step, Transformer):
-                before.append(step)
-                schema = step.planned_schema(schema)
-        return in_turn(*plans)
+    @property
+    def sends_updates(self) -> bool:
+        return any(step.sends_updates for step in self.learners)
 
     @property
     def is_personal(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,17 +19,14 @@ from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.preprocess.moments import refuse_untold
 from solera.learn.rows import dense
-from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, planned_noise
+from solera.privacy.dp.sums import NoisedSums
 from solera.trust.cells import intervals
 from solera.trust.constructors import count_by
 from solera.trust.contributions import Counts
-from solera.trust.declared import Shape
 from solera.trust.noise import SumNoise
 
 _POWERS = 2.0 ** np.arange(-40, 64)
@@ -38,14 +35,7 @@ _CUTS = 16
 ROUNDS = 5
 
 
-class Count(TypedDict):
-    """What ``preprocess.count`` takes: edges of every column, in order."""
-
-    edges: Annotated[FloatArray, Shape("columns", "edges")]
-    privacy: NotRequired[SumNoise]
-
-
-@task("preprocess.count", many=True, version=2, ask=Count)
+@task("preprocess.count", many=True, version=2)
 def count(client: Client, ask: Any) -> dict[str, Counts]:
     """How many known values of each column are up to its first edge, up to the second, …, beyond.
 
@@ -126,16 +116,6 @@ def _without_mere_noise(counts: ColumnCounts, privacy: SumNoise, clients: int) -
     cells = np.where(counts.cells > 3 * spread, counts.cells, 0)
     cells[:, -1] = 0
     return replace(counts, cells=cells)
-
-
-FIRST_COUNTS: Plan = (planned(count, 1),)
-"""What :func:`first_counts` asks."""
-
-
-def quantile_asks(rounds: int = ROUNDS, *, first: bool = True) -> Plan:
-    """What :func:`quantiles` asks; ``first`` says whether the first counts are yet to be asked."""
-    narrowing = (planned(count, rounds),)
-    return in_turn(FIRST_COUNTS, narrowing) if first else narrowing
 
 
 def quantiles(
@@ -300,9 +280,3 @@ def _read_off(counts: ColumnCounts, levels: FloatArray) -> FloatArray:
     start, end = (np.take_along_axis(edges, place, axis=1) for place in (cell - 1, cell))
     share = np.clip((rank - low) / np.maximum(high - low, 1), 0.0, 1.0)
     return np.where(rows > 0, start + share * (end - start), np.nan)
-
-
-def noised_quantile_asks(dp: DP) -> Plan:
-    """What :func:`noised_quantiles` asks."""
-    table, open_ = planned_noise(dp)
-    return (planned(count, NOISED_ASKS, {"privacy": table}, open=open_),)

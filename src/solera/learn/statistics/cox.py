@@ -12,7 +12,7 @@ estimates are those of one Cox model over all rows with the client as stratum.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.constraints import Count
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.learn.rows import dense, refuse_empty
@@ -30,18 +29,11 @@ from solera.learn.statistics.summary import Summary
 from solera.learn.statistics.survival import check_survival, times_and_events
 from solera.learn.whole_fields import WholeFields
 from solera.trust.constructors import count_by, update
-from solera.trust.declared import Shape
 
 CONVERGED = 1e-9
 """A step that is so small in standard errors is the last."""
 
 # --- the client's side ---
-
-
-class Step(TypedDict):
-    """What ``cox.step`` takes."""
-
-    coef: Annotated[FloatArray, Shape("columns")]
 
 
 def partial_likelihood(
@@ -81,7 +73,7 @@ def _rows(client: Client) -> tuple[FloatArray, FloatArray, BoolArray]:
     return X - X.mean(axis=0), *times_and_events(rows.y)
 
 
-@task("cox.step", ask=Step, version=2, leaves="update")
+@task("cox.step", version=2)
 @np.errstate(divide="ignore", invalid="ignore")
 def _step(client: Client, ask: Any) -> dict[str, Any]:
     """Partial log-likelihood, gradient and information over this client's risk sets.
@@ -120,8 +112,8 @@ class FedCox(Learner):
 
     encoder = "so.FedEncoder('dummy')"
     judged_by = "model.summary() holds hazard ratios, intervals and the log-likelihood"
-    params_: Annotated[FloatArray, Shape("columns")]
-    covariance_: Annotated[FloatArray, Shape("columns", "columns")]
+    params_: FloatArray
+    covariance_: FloatArray
     log_likelihood_: float
     rows_: int
     events_: int
@@ -151,9 +143,6 @@ class FedCox(Learner):
                 f"FedCox has not converged in {self.rounds} rounds",
                 hint="more rounds=; or a column tells who has the event without error",
             )
-
-    def training_asks(self) -> Plan:
-        return in_turn([planned(_step, self.rounds)], self.loop_asks(self.rounds))
 
     # --- what was learned ---
 

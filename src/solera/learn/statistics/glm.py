@@ -11,7 +11,7 @@ are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 20
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from solera.core.clients import Array, FloatArray
 from solera.core.constraints import Count, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
-from solera.core.schema import Schema
 from solera.learn.base import Predictor
 from solera.learn.rows import dense
 from solera.learn.statistics.families import FAMILIES, Name
@@ -40,10 +38,8 @@ from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import (
     after_ask,
     epsilon_so_far,
-    planned_noise,
     sum_noise,
 )
-from solera.trust.declared import Shape
 from solera.trust.members import symmetric
 
 CONVERGED = 1e-11
@@ -82,8 +78,8 @@ class FedGLM(Predictor):
     """
 
     encoder = "so.FedEncoder('dummy')"
-    params_: Annotated[FloatArray, Shape("terms")]
-    covariance_: Annotated[FloatArray, Shape("terms", "terms")]
+    params_: FloatArray
+    covariance_: FloatArray
     scale_: float
     deviance_: float
     log_likelihood_: float
@@ -198,9 +194,6 @@ class FedGLM(Predictor):
         outcome = str(schema.classes[1]) if schema.target == "classes" else "events"
         return WholeFields({entry: Sum() for entry in entries}, self._terms(), [outcome])
 
-    def _likelihood_asks(self) -> int:
-        return 2 if FAMILIES[self.family].dispersed else 1
-
     def _model(self) -> dict[str, Any]:
         return {"family": self.family, "offset": self.offset, "weights": self.weights}
 
@@ -210,21 +203,6 @@ class FedGLM(Predictor):
     def _noised(self, privacy: Any) -> dict[str, Any]:
         bound = {} if self.clip_residuals is None else {"clip_residuals": self.clip_residuals}
         return {**self._model(), "privacy": privacy, **bound}
-
-    def training_asks(self) -> Plan:
-        self._check_target()
-        model = self._model()
-        if self.dp is not None:
-            privacy, open_ = planned_noise(self.dp, clip=True)
-            noised = [{**self._noised(privacy), "start": start} for start in (True, False)]
-            steps = planned(step_sums, self.rounds, *noised, open=open_)
-            return in_turn([steps], self.loop_asks(self.rounds))
-        payloads = ({**model, "start": True}, {**model, "start": False})
-        return in_turn(
-            [planned(step_sums, self.rounds, *payloads)],
-            self.loop_asks(self.rounds),
-            [planned(likelihood_sums, self._likelihood_asks(), model, open=["scale"])],
-        )
 
     def _check_target(self) -> None:
         """Raise :class:`DataError` for a target that the family is not of."""
@@ -320,9 +298,3 @@ class FedGLM(Predictor):
         self.check_has_classes()
         mu = self._means(X)
         return np.column_stack([1 - mu, mu])
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse as many coefficients as there are no columns for."""
-        used = design_columns(schema, self.offset, self.weights)
-        if len(self.params_) != 1 + used.sum():
-            raise DataError(f"{len(self.params_)} coefficients for {used.sum()} columns")

@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray
-from solera.core.constraints import Positive
 from solera.core.errors import DataError
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.data.frames import check_columns
 from solera.learn.rows import dense, refuse_empty
-from solera.learn.statistics.families import FAMILIES, Family, Name
+from solera.learn.statistics.families import FAMILIES, Family
 from solera.learn.statistics.private_steps import bounds, check_noised
 from solera.trust.constructors import count_by, gram, sum_by
 from solera.trust.contributions import bound_rows
-from solera.trust.declared import Classes, Shape
-from solera.trust.noise import SumNoise
 
 LEAST = 1e-300
 COUNTED = ("binomial", "poisson")
 """Families whose responses are 0 or count something."""
-
-
-class Model(TypedDict):
-    """Which model it is, and where its coefficients stand."""
-
-    family: Name
-    offset: str | None
-    weights: str | None
-    coef: Annotated[FloatArray, Shape("terms")]
-    classes: NotRequired[Annotated[Array, Classes()]]
-
-
-class Step(Model):
-    """What ``glm.step`` takes; at the ``start`` responses are put through the link as they are."""
-
-    start: bool
-    privacy: NotRequired[SumNoise]
-    clip_residuals: NotRequired[Positive]
-
-
-class Likelihood(Model):
-    """What ``glm.likelihood`` takes."""
-
-    scale: Positive
 
 
 @dataclass(frozen=True)
@@ -131,7 +104,7 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
     return weight, weight * residual
 
 
-@task("glm.step", ask=Step, version=2, leaves="gram")
+@task("glm.step", version=2)
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def step_sums(client: Client, ask: Any) -> dict[str, Any]:
     """ZᵀWZ (its upper triangle), ZᵀWr, and the number of rows.
@@ -152,7 +125,7 @@ def step_sums(client: Client, ask: Any) -> dict[str, Any]:
     }
 
 
-@task("glm.likelihood", ask=Likelihood)
+@task("glm.likelihood")
 def likelihood_sums(client: Client, ask: Any) -> dict[str, Any]:
     """Deviance, Pearson's χ² and log-likelihood of this client's rows."""
     design, family = Design.of(client, ask), FAMILIES[ask["family"]]

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
@@ -33,20 +32,11 @@ from solera.data.frames import check_columns
 from solera.learn.rows import dense
 from solera.trust.cells import intervals
 from solera.trust.constructors import count_by
-from solera.trust.declared import Shape
 
 _MOST_TIMES = 1000
 _HEADER = ("group", "training rows", "events", "median")
 
 # --- the client's side ---
-
-
-class Counted(TypedDict):
-    """What ``survival.counts`` takes: the grid, and the column by whose categories rows differ."""
-
-    grid: Annotated[FloatArray, Shape("times", least=0.0, longest=_MOST_TIMES)]
-    by: str | None
-    groups: Annotated[int, Meta(ge=1, le=40)]
 
 
 def times_and_events(y: Any) -> tuple[FloatArray, BoolArray]:
@@ -60,7 +50,7 @@ def times_and_events(y: Any) -> tuple[FloatArray, BoolArray]:
     return time, event == 1
 
 
-@task("survival.counts", ask=Counted, version=2)
+@task("survival.counts", version=2)
 def _counts(client: Client, ask: Any) -> dict[str, Any]:
     """How many rows ended after each time up to the next, censored or by an event, by group."""
     rows, schema = client.data.part("train"), client.data.schema

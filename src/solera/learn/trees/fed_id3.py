@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Array, Client, IntArray
+from solera.core.clients import Client, IntArray
 from solera.core.constraints import Count, Positive
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.learn.trees.client_trees import columns_and_codes
 from solera.learn.trees.id3 import (
@@ -23,12 +22,10 @@ from solera.learn.trees.id3 import (
     grow,
 )
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import ClassTree, Tree
+from solera.learn.trees.tree import Tree
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, planned_noise, sum_noise
+from solera.privacy.dp.sums import NoisedSums, sum_noise
 from solera.trust.constructors import count_by
-from solera.trust.declared import LONGEST, Classes, Shape
-from solera.trust.noise import SumNoise
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
@@ -37,18 +34,7 @@ def _counts_like(ask: Any) -> dict[str, Any]:
     return {"counts": np.zeros(shape, dtype=np.int64)}
 
 
-class CountAtNodes(TypedDict):
-    """What ``trees.count`` takes."""
-
-    tree: ClassTree
-    nodes: Annotated[IntArray, Shape("nodes", kind="i", least=0, most=LONGEST)]
-    sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)]
-    width: Count
-    classes: Annotated[Array, Classes()]
-    privacy: NotRequired[SumNoise]
-
-
-@task("trees.count", version=3, many=True, like=_counts_like, ask=CountAtNodes)
+@task("trees.count", version=3, many=True, like=_counts_like)
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by open node, category of every column and class.
 
@@ -159,10 +145,3 @@ class FedID3(SingleTree):
             "width": self.schema_.width,
             "classes": self.schema_.classes,
         }
-
-    def training_asks(self) -> Plan:
-        self.check_target()
-        order, open_ = self._order(), list[str]()
-        if self._dp is not None:
-            order["privacy"], open_ = planned_noise(self._dp)
-        return (planned(count_at_nodes, self._depth + 1, order, open=open_),)

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import Count
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.rng import generator
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.trees.client_trees import CollectTrees, checked_rows
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Tree, check_trees
-from solera.trust.declared import Classes, Shape
-from solera.trust.release import Trees
+from solera.learn.trees.tree import Tree
 
 
-class Forest(TypedDict):
-    """What ``trees.forest`` takes."""
-
-    trees: Annotated[int, Meta(ge=1, le=10_000)]
-    max_depth: Count | None
-    min_rows: Count
-    width: Count
-    classes: Annotated[Array, Classes()] | None
-
-
-@task("trees.forest", ask=Forest, release=[Trees("trees", "rows")])
+@task("trees.forest")
 def grow_forest(client: Client, ask: Any) -> dict[str, Any]:
     """Trees of a random forest of this client's rows (Breiman 2001), by scikit-learn."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -80,7 +66,7 @@ class FedForest(TreePredictor):
     """
 
     trees_: list[Tree]
-    owners_: Annotated[IntArray, Shape("trees", kind="i")]
+    owners_: IntArray
 
     def __init__(
         self,
@@ -127,16 +113,6 @@ class FedForest(TreePredictor):
             "width": self.schema_.width,
             "classes": self.schema_.classes if self.schema_.target == "classes" else None,
         }
-
-    def training_asks(self) -> Plan:
-        self.check_target()
-        return (planned(grow_forest, 1, self._ask()),)
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse trees that are not sound for rows of that schema, and a forest without trees."""
-        if not self.trees_:
-            raise Refusal("the forest has no trees")
-        check_trees(self.trees_, schema, schema.outputs)
 
     def outputs(self, X: Any) -> FloatArray:
         """Votes, mean probabilities or mean numbers: rows × outputs."""

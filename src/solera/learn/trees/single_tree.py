@@ -7,7 +7,6 @@ from typing import Any
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
-from solera.core.schema import Schema
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
 from solera.learn.preprocess.pipeline import Pipeline
@@ -16,7 +15,7 @@ from solera.learn.trees import export
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.explanation import Comparison, Explanation, explain
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Tree, check_trees
+from solera.learn.trees.tree import Tree
 
 
 class SingleTree(TreePredictor, abstract=True):
@@ -38,10 +37,6 @@ class SingleTree(TreePredictor, abstract=True):
                 f"{type(self).__name__} predicts classes, the target is {target}",
                 hint="FedHistGBDT and FedForest predict numbers too, FedLinear and FedAvg labels",
             )
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse a tree that is not sound for rows of that schema."""
-        check_trees([self.tree_], schema, len(schema.classes))
 
     @property
     def feature_importances_(self) -> FloatArray:

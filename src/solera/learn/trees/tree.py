@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.component import Component
-from solera.core.errors import PayloadError, Refusal
-from solera.core.schema import Schema
+from solera.core.errors import PayloadError
 from solera.learn.rows import dense
-from solera.trust.declared import LONGEST, Checked
 
 LEAF = -1
+MOST_NODES = 100_000
 _MANY_ROWS = 512
 """From here on a row that has arrived may as well look again."""
 _DEEPEST = 1000
@@ -239,8 +238,10 @@ class Tree(Arrays):
             raise PayloadError("this is no tree: nodes and branches do not fit together")
         if (self.branches[np.repeat(inner & ~self.categorical, self.arity)] < 0).any():
             raise PayloadError("this is no tree: a numeric split lacks a branch")
-        if nodes > LONGEST or (nodes > _DEEPEST and self._deeper_than(_DEEPEST)):
-            raise PayloadError(f"this tree has more than {LONGEST:,} nodes or {_DEEPEST:,} levels")
+        if nodes > MOST_NODES or (nodes > _DEEPEST and self._deeper_than(_DEEPEST)):
+            raise PayloadError(
+                f"this tree has more than {MOST_NODES:,} nodes or {_DEEPEST:,} levels"
+            )
 
     def _deeper_than(self, most: int) -> bool:
         """Whether some leaf is more than so many splits away from the root."""
@@ -253,36 +254,8 @@ class Tree(Arrays):
         return True
 
 
-def _tree_objection(payload: Any, width: int, outputs: int) -> str | None:
-    if not isinstance(payload, dict) or not all(
-        isinstance(v, np.ndarray) for v in payload.values()
-    ):
-        return "is no tree"
-    try:
-        Tree.from_payload(payload, width, outputs)
-    except PayloadError as error:
-        return f"is not sound: {error.message}"
-    return None
-
-
-ClassTree = Annotated[
-    dict[str, Any],
-    Checked(lambda tree, schema: _tree_objection(tree, schema.width, schema.outputs)),
-]
-"""The arrays of a tree over the client's columns, whose values are weights of its classes."""
-NumberTree = Annotated[
-    dict[str, Any], Checked(lambda tree, schema: _tree_objection(tree, schema.width, 1))
-]
+NumberTree = dict[str, Any]
 """The arrays of a tree over the client's columns, whose values are numbers."""
-
-
-def check_trees(trees: Sequence[Tree], schema: Schema, outputs: int) -> None:
-    """Refuse trees of a model that are not sound for rows of that schema."""
-    try:
-        for tree in trees:
-            tree.check(schema.width, outputs)
-    except PayloadError as error:
-        raise Refusal(error.message) from None
 
 
 def starts_of(sizes: Any) -> IntArray:

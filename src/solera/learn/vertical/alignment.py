@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import Client
-from solera.core.constraints import NonNegativeInt, ProperFraction
 from solera.core.errors import DataError
-from solera.core.plan import Plan, planned
 from solera.core.sealing import message
 from solera.core.task import task
-from solera.learn.vertical.judging import ModelName
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import begin_part, ends_of, keep_order, keep_part
-from solera.learn.vertical.psi import INTERSECTION, MOST_PARTIES, UNKNOWN, agree, intersect
+from solera.learn.vertical.psi import UNKNOWN, agree, intersect
 from solera.privacy.identifiers import Normalisation, normalised
 from solera.trust.constructors import count_by
-from solera.trust.release import RowsOut
 
 
-class TakeRows(TypedDict):
-    """What ``vertical.rows`` takes: a model, and the shares of rows that are set aside."""
-
-    model: ModelName
-    now: bool
-    rule: Normalisation
-    parties: Annotated[list[NonNegativeInt], Meta(min_length=2, max_length=MOST_PARTIES)]
-    validation: ProperFraction
-    test: ProperFraction
-
-
-@task("vertical.rows", ask=TakeRows, release=[RowsOut("sealed")], leaves="cells", sealed=True)
+@task("vertical.rows", sealed=True)
 def take_rows_as_held(client: Client, ask: Any) -> dict[str, Any]:
     """Take all rows in the order in which this client holds them, and let others compare it."""
     rows, model = len(client.data), ask["model"]
@@ -53,18 +37,6 @@ def take_rows_as_held(client: Client, ask: Any) -> dict[str, Any]:
         "rows": count_by(None),
         "sealed": [message(party, agree, 0, {"digest": digest}) for party in others],
     }
-
-
-AS_HELD: Plan = (
-    planned(
-        take_rows_as_held,
-        1,
-        open=["model", "now", "rule", "parties", "validation", "test"],
-        optional=True,
-    ),
-)
-ALIGNMENT: Plan = (*AS_HELD, *INTERSECTION)
-"""What agreement on rows asks."""
 
 
 def align(

@@ -11,14 +11,12 @@ ordinary federation whose clients hold different columns of the same people. A l
     target of the label owner) are known, ``self.model_`` is the model's name.
 ``predict_parties(parties, part)``
     the protocol that ends with :func:`party.keep_outputs` at every label owner.
-``protocol_asks()`` and ``prediction_asks()``
-    the plan of both, like ``training_asks``.
 
-Its tasks are declared with ``sealed=True`` where parties exchange messages, ``ask=`` a TypedDict
-with an entry ``sealed: list[…]`` of ``{"sender": int, "content": …}``, and ``release=``
-``RowsOut("sealed")`` beside what the coordinator sees (policy ``vertical``)::
+Its tasks are declared with ``sealed=True`` where parties exchange messages: an ask's entry
+``sealed`` lists ``{"sender": int, "content": …}``. Owners let them run under the policy
+``trusted`` only::
 
-    @task("mine.forward", ask=Forward, release=[RowsOut("sealed")], sealed=True)
+    @task("mine.forward", sealed=True)
     def forward(client, ask):
         rows = shared_rows(client, ask["model"])            # X, and y at the label owner
         part = part_of(client, ask["model"])                # this client's part of the model
@@ -49,7 +47,6 @@ from solera.core.constraints import Positive, ProperFraction
 from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
-from solera.core.plan import Plan, in_turn
 from solera.core.private_files import write_file
 from solera.core.schema import Feature, Schema
 from solera.data.agreement import describe as describe_rows
@@ -57,8 +54,8 @@ from solera.data.files import require_pandas
 from solera.evaluation.figure import Figure
 from solera.evaluation.metrics import headline_of
 from solera.learn.base import Predictor
-from solera.learn.vertical.alignment import ALIGNMENT, align
-from solera.learn.vertical.judging import JUDGING, Said, judge, outputs
+from solera.learn.vertical.alignment import align
+from solera.learn.vertical.judging import Said, judge, outputs
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import PARTS, SharedPart
 from solera.privacy.identifiers import Normalisation
@@ -114,14 +111,6 @@ class VerticalLearner(Predictor, abstract=True):
     @abstractmethod
     def predict_parties(self, parties: Parties, part: SharedPart) -> None:
         """Make every label owner keep what the model says of the rows of a part."""
-
-    @abstractmethod
-    def protocol_asks(self) -> Plan:
-        """What :meth:`train_parties` asks."""
-
-    @abstractmethod
-    def prediction_asks(self) -> Plan:
-        """What :meth:`predict_parties` asks."""
 
     def check_parties(self, views: Sequence[Schema]) -> None:
         """Raise an error where what the parties hold does not fit the parameters."""
@@ -216,9 +205,6 @@ class VerticalLearner(Predictor, abstract=True):
         )
         self.train_parties(parties)
 
-    def training_asks(self) -> Plan:
-        return in_turn(ALIGNMENT, self.protocol_asks())
-
     # --- what was learned ---
 
     def predict_outputs(self, federation: Federation, part: SharedPart | None = None) -> Any:
@@ -231,7 +217,7 @@ class VerticalLearner(Predictor, abstract=True):
         """
         self.check_fitted()
         self._check_federation(federation)
-        with federation.announced(self, lambda: self.evaluation_plan(part)):
+        with federation.announced(self):
             parties = self._parties(federation)
             said = self._say(parties, part)
             values, ids = outputs(parties, self.model_, self.owners_[0], said)
@@ -299,15 +285,10 @@ class VerticalLearner(Predictor, abstract=True):
         self._check_federation(federation)
         if y is not None or metrics:
             raise UsageError("evaluate(federation): the label owner has the target and its metrics")
-        with federation.announced(self, lambda: self.evaluation_plan(part)):
+        with federation.announced(self):
             parties = self._parties(federation)
             rows = self._say(parties, part)
             return judge(parties, self.model_, self.owners_, rows, self.schema_, scores)
-
-    def evaluation_plan(self, part: Any) -> Plan:
-        """What :meth:`evaluate` and :meth:`predict` ask."""
-        again = ALIGNMENT if part is None else ()
-        return in_turn(again, self.prediction_asks(), JUDGING)
 
     def rows_of_loss(self, round: Any) -> dict[str, Any]:
         return {"part": "train", "rows": None}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Array, Client, IntArray, Rows
 from solera.core.errors import DataError
-from solera.core.plan import Plan, planned
 from solera.core.replies import Reply, Stacked
 from solera.core.schema import Schema
 from solera.core.task import task
@@ -18,7 +17,7 @@ from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import MeasuredPart
 from solera.learn.evaluation import CountTotals, _grid, judged, with_scores
 from solera.learn.judging import count_rows
-from solera.learn.scores import Bins, ScoreGrid, ScoreTotals, Threshold, score_counts
+from solera.learn.scores import ScoreGrid, ScoreTotals, score_counts
 from solera.learn.vertical.party import (
     SharedPart,
     labelled,
@@ -26,33 +25,6 @@ from solera.learn.vertical.party import (
     row_numbers,
     shared_rows,
 )
-from solera.trust.declared import Checked
-from solera.trust.release import RowsOut
-
-ModelName = Annotated[str, Checked(lambda value, schema: _name_objection(value))]
-
-
-def _name_objection(value: Any) -> str | None:
-    hexadecimal = (
-        isinstance(value, str) and len(value) == 32 and set(value) <= set("0123456789abcdef")
-    )
-    return None if hexadecimal else "is no name of a model"
-
-
-class Which(TypedDict):
-    """A model, and rows of the order that its parties share."""
-
-    model: ModelName
-    part: SharedPart
-
-
-class Judged(TypedDict):
-    """What ``vertical.counts`` takes: which rows, and by what scores are counted, if so."""
-
-    model: ModelName
-    part: SharedPart
-    bins: Bins | None
-    threshold: Threshold
 
 
 class Said:
@@ -72,7 +44,7 @@ class Said:
         return said
 
 
-@task("vertical.outputs", version=2, ask=Which, release=[RowsOut("outputs", "rows")])
+@task("vertical.outputs", version=2)
 def tell_outputs(client: Client, ask: Any) -> dict[str, Any]:
     """What the model says of the shared rows, by their numbers in this client's table.
 
@@ -95,7 +67,7 @@ def _judged_rows(client: Client, ask: Any) -> tuple[Rows, IntArray]:
     return Rows(said[known], rows.y[known]), numbers[known]
 
 
-@task("vertical.counts", version=2, ask=Judged)
+@task("vertical.counts", version=2)
 def count_said(client: Client, ask: Any) -> dict[str, Any]:
     """The counts from which metrics follow, of what the model said of this client's labels."""
     model = Said(client.data.schema)
@@ -105,13 +77,6 @@ def count_said(client: Client, ask: Any) -> dict[str, Any]:
         grid = ScoreGrid(ask["bins"], ask["threshold"])
         counts["scores"] = score_counts(model, rows, grid, rows=numbers)
     return counts
-
-
-JUDGING: Plan = (
-    planned(tell_outputs, 1, open=["model", "part"], optional=True),
-    planned(count_said, 1, open=["model", "part", "bins", "threshold"], optional=True),
-)
-"""What is asked of label owners once a model has been applied."""
 
 
 def outputs(parties: Any, model: str, owner: int, part: SharedPart) -> tuple[Array, Array]:

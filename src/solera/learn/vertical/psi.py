@@ -28,20 +28,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import Client, IntArray
 from solera.core.component import Component
-from solera.core.constraints import NonNegativeInt, ProperFraction, check_arguments
+from solera.core.constraints import check_arguments
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.sealing import message
 from solera.core.task import task
-from solera.learn.vertical.judging import ModelName
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import (
     begin_part,
@@ -54,99 +51,13 @@ from solera.learn.vertical.party import (
 from solera.privacy import psi
 from solera.privacy.identifiers import Normalisation, normalised
 from solera.trust.constructors import count_by, fact
-from solera.trust.declared import Shape
-from solera.trust.release import RowsOut
 
-MOST_ROWS = 20_000_000
 MOST_PARTIES = 64
 UNKNOWN = bytes(32)
 """The digest of a party that has no identifiers, and takes rows as they are."""
-_Secret = Annotated[bytes, Meta(min_length=32, max_length=32)]
-_Numbers = Annotated[list[NonNegativeInt], Meta(min_length=2, max_length=MOST_PARTIES)]
 
 
-class Begin(TypedDict):
-    """What ``psi.begin`` takes."""
-
-    model: ModelName
-    now: bool
-    rule: Normalisation
-    parties: _Numbers
-
-
-class Points(TypedDict):
-    """Points of another party's identifiers."""
-
-    points: Annotated[bytes, Meta(max_length=MOST_ROWS * psi.POINT)]
-
-
-class FromParty(TypedDict):
-    """Points, and who sent them."""
-
-    sender: NonNegativeInt
-    content: Points
-
-
-class Multiply(TypedDict):
-    """What ``psi.multiply`` takes: the step, and whether the points are only counted."""
-
-    model: ModelName
-    step: Annotated[int, Meta(ge=1, lt=MOST_PARTIES)]
-    count_only: bool
-    sealed: list[FromParty]
-
-
-class Reveal(TypedDict):
-    """What ``psi.reveal`` takes: places of common points, and all commitments."""
-
-    model: ModelName
-    places: Annotated[IntArray, Shape("common", kind="i", least=0, longest=MOST_ROWS)]
-    commitments: Annotated[list[_Secret], Meta(min_length=2, max_length=MOST_PARTIES)]
-
-
-class Contribution(TypedDict):
-    """What another party gave to the order."""
-
-    contribution: _Secret
-
-
-class FromContributor(TypedDict):
-    """A contribution, and whose it is."""
-
-    sender: NonNegativeInt
-    content: Contribution
-
-
-class Order(TypedDict):
-    """What ``psi.order`` takes: the shares of rows that are set aside."""
-
-    model: ModelName
-    validation: ProperFraction
-    test: ProperFraction
-    sealed: list[FromContributor]
-
-
-class Digest(TypedDict):
-    """A digest of the identifiers of shared rows, in their order."""
-
-    digest: _Secret
-
-
-class FromSharer(TypedDict):
-    """A digest, and whose it is."""
-
-    sender: NonNegativeInt
-    content: Digest
-
-
-class Agree(TypedDict):
-    """What ``vertical.agree`` takes."""
-
-    model: ModelName
-    sealed: list[FromSharer]
-
-
-@task("psi.begin", ask=Begin, release=[RowsOut("sealed")], leaves="cells", sealed=True)
+@task("psi.begin", sealed=True)
 def begin(client: Client, ask: Any) -> dict[str, Any]:
     """Multiply the points of this client's identifiers, and commit to a contribution."""
     identifiers = client.data.identifiers("train")
@@ -184,7 +95,7 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     }
 
 
-@task("psi.multiply", ask=Multiply, release=[RowsOut("sealed", "shown")], sealed=True)
+@task("psi.multiply", sealed=True)
 def multiply(client: Client, ask: Any) -> dict[str, Any]:
     """Multiply points that another party sent, and hand them on; at last show them."""
     working = _working(client, ask["model"])
@@ -199,7 +110,7 @@ def multiply(client: Client, ask: Any) -> dict[str, Any]:
     return {"shown": b"".join(psi.shown(points))}
 
 
-@task("psi.reveal", ask=Reveal, release=[RowsOut("sealed")], sealed=True)
+@task("psi.reveal", sealed=True)
 def reveal(client: Client, ask: Any) -> dict[str, Any]:
     """Hear which points are common, and reveal the contribution to the other parties."""
     working = _working(client, ask["model"])
@@ -216,7 +127,7 @@ def reveal(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": _to_others(client, working, order, content)}
 
 
-@task("psi.order", ask=Order, release=[RowsOut("sealed")], sealed=True)
+@task("psi.order", sealed=True)
 def order(client: Client, ask: Any) -> dict[str, Any]:
     """Put the common rows in the order that all contributions make."""
     working = _working(client, ask["model"])
@@ -240,7 +151,7 @@ def order(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": _to_others(client, working, agree, {"digest": digest})}
 
 
-@task("vertical.agree", ask=Agree, leaves="facts", sealed=True)
+@task("vertical.agree", sealed=True)
 def agree(client: Client, ask: Any) -> dict[str, Any]:
     """Make sure that all parties have put the same people in the same order."""
     working = part_of(client, ask["model"]).get("psi", {})
@@ -278,16 +189,6 @@ def _to_others(client: Client, working: Any, reader: Any, content: Any) -> list[
 def _permutation(seed: bytes, count: int) -> IntArray:
     key = np.frombuffer(seed[:16], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).permutation(count)
-
-
-INTERSECTION: Plan = (
-    planned(begin, 1, open=["model", "now", "rule", "parties"], optional=True),
-    planned(multiply, MOST_PARTIES, open=["model", "step", "count_only", "sealed"], optional=True),
-    planned(reveal, 1, open=["model", "commitments"], optional=True),
-    planned(order, 1, open=["model", "validation", "test", "sealed"], optional=True),
-    planned(agree, 1, open=["model", "sealed"], optional=True),
-)
-"""What an intersection asks."""
 
 
 def intersect(
@@ -345,7 +246,7 @@ def common_rows(
     """
     check_arguments(common_rows, normalise=normalise)
     counting = _Counting()
-    with federation.announced(counting, lambda: INTERSECTION):
+    with federation.announced(counting):
         parties = Parties(federation, deadline=deadline)
         name = hashlib.sha256(b"count").hexdigest()[:32]
         _, places = _common(parties, name, normalise, now=True, count_only=True)

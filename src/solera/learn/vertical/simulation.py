@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from solera.data.vertical_data import VerticalData, frame_of, party_data
 from solera.privacy.simulated_keys import SimulatedKeys
 from solera.simulate.failures import Failures
 from solera.simulate.simulation import Simulation, simulate
-from solera.trust.gate import ReleaseLimits
+from solera.trust.policy import Policy
+
+
+def check_vertical(policy: Policy) -> None:
+    """Refuse owners whose policy lets no vertical learner run."""
+    if "vertical" not in policy.jobs:
+        raise UsageError(
+            "vertical learners exchange messages of rows, which is no sum",
+            hint='policy = "trusted" with jobs = ["vertical"]',
+        )
 
 
 @names_checked
@@ -34,7 +44,7 @@ def simulate_vertical(
     engine: str = "local",
     workers: Count | None = None,
     failures: Failures | None = None,
-    policy: str | ReleaseLimits | None = None,
+    policy: str | Path | Mapping[str, Any] | Policy | None = None,
 ) -> Simulation:
     """A federation of simulated clients that hold different columns of the same people.
 
@@ -57,6 +67,8 @@ def simulate_vertical(
     seed, engine, workers, failures, policy: as for :func:`solera.simulate`.
     """
     check_arguments(simulate_vertical, target=target)
+    if policy is not None:
+        check_vertical(Policy.of(policy))
     if isinstance(df, Dataset):
         df = frame_of(df, target=target, id=id)
     if isinstance(df, Mapping) and not is_frame(df):

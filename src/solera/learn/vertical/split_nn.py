@@ -9,7 +9,6 @@ from typing import Any, Literal
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError, UsageError
-from solera.core.plan import Plan, planned
 from solera.core.schema import Schema
 from solera.learn.averaging.models import MLP, Registered, described, registration_needed
 from solera.learn.averaging.training.devices import torch
@@ -277,35 +276,6 @@ class SplitNN(VerticalLearner):
         return parties.ask(tasks.answer, asked, to=self.owners_, round=round)
 
     # --- what is asked ---
-
-    def protocol_asks(self) -> Plan:
-        any_step = ["model", "forward", "back", "steps", "step", "sealed"]
-        most = MOST_STEPS if self.batch_size is not None else 2 * self.epochs
-        return (
-            planned(
-                tasks.start,
-                1,
-                {"standardise": self.standardise},
-                open=["model", "bottom", "top", "training", "feeders", "owners"],
-            ),
-            planned(tasks.bottom, most, open=any_step),
-            planned(tasks.top, most, open=any_step),
-            planned(tasks.epoch, self.epochs, open=["model"]),
-            planned(tasks.share, self.epochs, open=["model", "sealed"], optional=True),
-            planned(tasks.average, self.epochs, open=["model", "sealed"], optional=True),
-            planned(tasks.keep, self.epochs + 1, open=["model", "what"], optional=True),
-            *self._answer_asks(self.epochs),
-            *self.loop_asks(self.epochs),
-        )
-
-    def prediction_asks(self) -> Plan:
-        return self._answer_asks(1)
-
-    def _answer_asks(self, most: int) -> Plan:
-        return (
-            planned(tasks.say, most, open=["model", "part", "sealed"], optional=True),
-            planned(tasks.answer, most, open=["model", "part", "sealed"], optional=True),
-        )
 
 
 def _network(net: Any) -> Any:

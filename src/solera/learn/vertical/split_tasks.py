@@ -22,16 +22,6 @@ from solera.learn.vertical.party import (
     row_numbers,
     shared_rows,
 )
-from solera.learn.vertical.split_asks import (
-    Averaged,
-    Bottom,
-    Epoch,
-    Keep,
-    Said,
-    Say,
-    Start,
-    Top,
-)
 from solera.learn.vertical.split_networks import (
     batch_rows,
     correlation_told,
@@ -50,10 +40,9 @@ from solera.learn.vertical.split_networks import (
     total_gradient,
 )
 from solera.trust.constructors import count_by, fact, sum_by
-from solera.trust.release import RowsOut
 
 
-@task("split.start", ask=Start, leaves="facts")
+@task("split.start")
 def start(client: Client, ask: Any) -> dict[str, Any]:
     """Draw this party's first weights, and see how its columns are encoded."""
     rows, schema = shared_rows(client, ask["model"]), client.data.schema
@@ -87,12 +76,7 @@ def start(client: Client, ask: Any) -> dict[str, Any]:
     return {"parameters": fact(parameters)}
 
 
-@task(
-    "split.bottom",
-    ask=Bottom,
-    release=[RowsOut("sealed", "distance_correlation")],
-    sealed=True,
-)
+@task("split.bottom", sealed=True)
 @one_thread()
 def bottom(client: Client, ask: Any) -> dict[str, Any]:
     """Change this party's network by a batch's gradients, and speak of the next batch."""
@@ -116,7 +100,7 @@ def bottom(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": letters}
 
 
-@task("split.top", ask=Top, release=[RowsOut("sealed")], sealed=True)
+@task("split.top", sealed=True)
 @one_thread()
 def top(client: Client, ask: Any) -> dict[str, Any]:
     """Loss of a batch, a step of the top network, and gradients for the bottom networks."""
@@ -150,7 +134,7 @@ def top(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": letters}
 
 
-@task("split.epoch", ask=Epoch)
+@task("split.epoch")
 def epoch(client: Client, ask: Any) -> dict[str, Any]:
     """The sum of the losses of the rows of the last epoch."""
     losses = split_part(client, ask["model"])["losses"]
@@ -164,7 +148,7 @@ def _sum_losses(losses: Array, numbers: IntArray) -> dict[str, Any]:
     return {"loss": sum_by(None, losses, rows=numbers), "rows": count_by(None, rows=numbers)}
 
 
-@task("split.say", ask=Say, release=[RowsOut("sealed")], sealed=True)
+@task("split.say", sealed=True)
 @one_thread()
 def say(client: Client, ask: Any) -> dict[str, Any]:
     """Speak of all rows of a part to the label owners."""
@@ -175,7 +159,7 @@ def say(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": letters}
 
 
-@task("split.answer", ask=Said, sealed=True)
+@task("split.answer", sealed=True)
 @one_thread()
 def answer(client: Client, ask: Any) -> dict[str, Any]:
     """What the top network makes of what all bottoms said; this party keeps it."""
@@ -199,7 +183,7 @@ def answer(client: Client, ask: Any) -> dict[str, Any]:
     return _sum_losses(losses[known], numbers[known])
 
 
-@task("split.keep", ask=Keep, leaves="facts")
+@task("split.keep")
 def keep(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the weights of now as the best ones, or take the best ones back."""
     split = split_part(client, ask["model"])
@@ -212,7 +196,7 @@ def keep(client: Client, ask: Any) -> dict[str, Any]:
     return {"kept": fact(True)}
 
 
-@task("split.share", ask=Epoch, release=[RowsOut("sealed")], sealed=True)
+@task("split.share", sealed=True)
 def share(client: Client, ask: Any) -> dict[str, Any]:
     """Send this label owner's top network to the other ones, with the rows that it knows."""
     split = split_part(client, ask["model"])
@@ -223,7 +207,7 @@ def share(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(o, average, client.draws.round, content) for o in others]}
 
 
-@task("split.average", ask=Averaged, leaves="facts", sealed=True)
+@task("split.average", sealed=True)
 def average(client: Client, ask: Any) -> dict[str, Any]:
     """Take the mean of all label owners' top networks, by the rows that they know."""
     split = split_part(client, ask["model"])

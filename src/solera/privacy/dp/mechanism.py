@@ -97,7 +97,7 @@ class DP(Component):
     def check_selector(self, learner: Any) -> None:
         """Raise :class:`UsageError` for a selector that is told rows, counts, losses or updates."""
         select = learner.select
-        if select is not None and (select.needs_updates or select.asks(learner, 1, 1)):
+        if select is not None and (select.needs_updates or select.asks_clients):
             raise UsageError(
                 f"{type(learner).__name__}(dp=…, select={select!r}): the selector is told what "
                 "clients know without noise, which no ε counts",

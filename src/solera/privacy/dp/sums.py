@@ -92,12 +92,3 @@ def epsilon_so_far(accounts: Mapping[str, Any]) -> float:
     """ε of all that was noised, at the δ of the accounts."""
     spent = [Event.from_payload(event) for event in accounts["events"]]
     return epsilon_of(spent, accounts["delta"], accounts["accountant"])
-
-
-def planned_noise(dp: DP, *, clip: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """A ``privacy`` table as it will be asked with, for a plan, and what of it is open."""
-    table: dict[str, Any] = {"mechanism": "laplace" if dp.delta == 0 else "gaussian"}
-    open_ = ["privacy.noise", "privacy.share"]
-    if clip:
-        table["clip"] = dp.clip
-    return table, open_

@@ -15,7 +15,7 @@ import numpy as np
 
 from solera.core.clients import IntArray
 from solera.core.errors import UsageError
-from solera.privacy.secure_sum.masks import KEY, keystream
+from solera.trust.masks import KEY, keystream
 
 ALL = 100
 """Up to this many clients everyone is everyone's neighbour."""

@@ -24,15 +24,14 @@ from solera.core.engine import PerClient
 from solera.core.errors import NotASum, PayloadError, SecureSumFailed, UsageError
 from solera.core.federation import Replies
 from solera.core.payload import encode
-from solera.core.plan import PREPARE, Plan, in_turn, planned
 from solera.core.replies import Batch, Failure, Reply
 from solera.core.task import Task
 from solera.privacy.secure_sum import keys, tasks
-from solera.privacy.secure_sum.encoding import TWO_WORDS, Encoding, size_of
 from solera.privacy.secure_sum.graph import degree, neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
-from solera.privacy.secure_sum.masks import Words, add_masks
 from solera.privacy.secure_sum.shares import combine
+from solera.trust.encoding import TWO_WORDS, Encoding, size_of
+from solera.trust.masks import Words, add_masks
 
 
 class SecureSum(Aggregation):
@@ -103,18 +102,6 @@ class SecureSum(Aggregation):
 
     def from_terms(self, total: Any) -> Any:
         return self.inner.from_terms(total)
-
-    def asks(self, plan: Plan) -> Plan:
-        """The plan, and the steps around every ask of it whose replies are added up."""
-        most = sum(entry.most for entry in plan if not entry.task.startswith(PREPARE))
-        share = {"share": float(self.threshold)}
-        steps = (
-            planned(tasks.tell_keys, most, optional=True),
-            planned(tasks.give_shares, most, share, optional=True),
-            planned(tasks.confirm, most, optional=True),
-            planned(tasks.give_up_shares, most, optional=True),
-        )
-        return in_turn(plan, steps)
 
     def partial(self, replies: Replies, aggregation: Aggregation) -> Any:
         """The partial over all whose masked replies came; nothing else becomes known."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -39,14 +39,12 @@ from solera.core.payload import encode
 from solera.core.replies import Reply
 from solera.core.task import task
 from solera.privacy.secure_sum import keys
-from solera.privacy.secure_sum.encoding import Encoding, form_of
 from solera.privacy.secure_sum.graph import neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
-from solera.privacy.secure_sum.masks import KEY as MASK_KEY
-from solera.privacy.secure_sum.masks import add_masks
 from solera.privacy.secure_sum.shares import split
-from solera.trust.declared import Shape
-from solera.trust.release import Facts
+from solera.trust.encoding import Encoding, form_of
+from solera.trust.masks import KEY as MASK_KEY
+from solera.trust.masks import add_masks
 
 STATE = "solera.secure_sum"
 """Where a client's state keeps what it knows of the sum that goes on."""
@@ -54,55 +52,8 @@ SIGNATURE = 64
 SHARE = 2 * KEY
 """A share of both secrets: the private mask key, then the seed of the client's own mask."""
 
-Clients = Annotated[IntArray, Shape("*", kind="i", least=0)]
+Clients = IntArray
 Share = Annotated[float, msgspec.Meta(gt=0.5, le=1)]
-
-
-class Vouched(TypedDict):
-    """What a client's agent adds to an ask of these; from elsewhere it never gets here.
-
-    ``signature`` is of the client's keys, by its enrolled key. ``peers`` are the clients whose keys
-    the agent has found signed by a key that its owner knows, of whom ``least`` must take part.
-    """
-
-    signature: NotRequired[bytes]
-    peers: NotRequired[Clients]
-    least: NotRequired[int]
-    private: NotRequired[list[bytes]]
-
-
-class Keys(TypedDict):
-    """What ``secure.keys`` takes: nothing."""
-
-    own: NotRequired[Vouched]
-
-
-class Roster(TypedDict):
-    """What ``secure.shares`` takes: who takes part, their keys, and the share that is needed."""
-
-    clients: Annotated[IntArray, Shape("clients", kind="i", least=0)]
-    mask_keys: Annotated[Array, Shape("clients", KEY, kind="i", least=0, most=255)]
-    seal_keys: Annotated[Array, Shape("clients", KEY, kind="i", least=0, most=255)]
-    signatures: Annotated[Array, Shape("clients", SIGNATURE, kind="i", least=0, most=255)]
-    share: Share
-    own: NotRequired[Vouched]
-
-
-class Survivors(TypedDict):
-    """What ``secure.confirm`` takes: whose masked replies came, and what neighbours were asked."""
-
-    clients: Clients
-    senders: Annotated[IntArray, Shape("senders", kind="i", least=0)]
-    asked: Annotated[Array, Shape("senders", MAC, kind="i", least=0, most=255)]
-
-
-class Unmask(TypedDict):
-    """What ``secure.unmask`` takes: what neighbours confirm to this client, and their shares."""
-
-    confirmed: Annotated[IntArray, Shape("confirmed", kind="i", least=0)]
-    confirmations: Annotated[Array, Shape("confirmed", MAC, kind="i", least=0, most=255)]
-    senders: Annotated[IntArray, Shape("senders", kind="i", least=0)]
-    sealed: Annotated[Array, Shape("senders", SHARE + OVERHEAD, kind="i", least=0, most=255)]
 
 
 def new_keys() -> dict[str, bytes]:
@@ -115,7 +66,7 @@ def public_keys(private: Mapping[str, bytes]) -> tuple[bytes, bytes]:
     return keys.public_of(private["mask"]), keys.public_of(private["seal"])
 
 
-@task("secure.keys", ask=Keys, release=[Facts("")])
+@task("secure.keys")
 def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     """New public keys, with the signature of the client's enrolled key where it has one."""
     own = ask.get("own", {})
@@ -126,7 +77,7 @@ def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     return {"mask": mask, "seal": seal, "signature": own.get("signature", bytes(SIGNATURE))}
 
 
-@task("secure.shares", ask=Roster, release=[Facts("")])
+@task("secure.shares")
 def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     """A share of both secrets for every neighbour, sealed so that only that one can open it."""
     known = _at_step(client, "keys")
@@ -183,7 +134,7 @@ class Masking(Cover):
     aggregation: what the terms of a reply are.
     members: the clients whose shares came; masks are in common with neighbours among them.
     clients: how many words must have room for.
-    range, precision: see :class:`~solera.privacy.secure_sum.encoding.Encoding`.
+    range, precision: see :class:`~solera.trust.encoding.Encoding`.
     """
 
     def __init__(
@@ -243,7 +194,7 @@ class Masking(Cover):
         }
 
 
-@task("secure.confirm", ask=Survivors, release=[Facts("")])
+@task("secure.confirm")
 def confirm(client: Client, ask: Any) -> dict[str, Any]:
     """To every neighbour whose reply came: that this client was told the same as it."""
     known = _at_step(client, "masked")
@@ -264,7 +215,7 @@ def confirm(client: Client, ask: Any) -> dict[str, Any]:
     return {"to": here, "confirmations": _lines(confirmations, MAC)}
 
 
-@task("secure.unmask", ask=Unmask, release=[Facts("")])
+@task("secure.unmask")
 def give_up_shares(client: Client, ask: Any) -> dict[str, Any]:
     """One share of every neighbour: of the seed of those who answered, of the key of the others."""
     known = _at_step(client, "confirmed")

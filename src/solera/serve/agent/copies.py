@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from solera.core.errors import UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import read_private, write_file
-from solera.privacy.sealed import DamagedSeal, open_sealed, seal
 from solera.serve.identity import signed_message
+from solera.trust.sealed import DamagedSeal, open_sealed, seal
 
 _KIND = "solera copies 1"
 

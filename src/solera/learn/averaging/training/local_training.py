@@ -22,12 +22,10 @@ from solera.core.rng import Bits
 from solera.core.task import Task, task
 from solera.learn.averaging.base import diverged
 from solera.learn.averaging.private_updates import (
-    Privacy,
     protect_updates,
     spent_by_reply,
 )
 from solera.learn.averaging.training.architecture import architecture_of
-from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
@@ -89,7 +87,7 @@ class LocalTraining(ABC):
         if ask["private"]:
             self.private = as_tensor(self.architecture.layout.select(ask["private"]))
         check_shape(ids, sizes, X, self.architecture.inputs or math.prod(X.shape[1:]))
-        self.privacy: Privacy | None = ask.get("privacy")
+        self.privacy: Any = ask.get("privacy")
         if self.privacy is not None and ask["send"] != "difference":
             raise Refusal("noise is added to differences, the ask wants weights")
         if self.by_row and self.private is not None:
@@ -192,7 +190,7 @@ class LocalTraining(ABC):
             return StackedUpdates(values, rest=others)
         return Stacked({"update": self._packed(values, steps), **others})
 
-    def _noised(self, changes: Any, privacy: Privacy) -> Stacked:
+    def _noised(self, changes: Any, privacy: Any) -> Stacked:
         """Updates with noise and equal weights; the loss and the rows would be told without."""
         values = self.restore(changes)
         counted = self.architecture.layout.counted
@@ -304,12 +302,11 @@ class GroupTraining(LocalTraining):
 Protocol = Callable[[LocalTraining], Stacked]
 
 
-def training_task(name: str, *, ask: Any = Train) -> Callable[[Protocol], Task]:
+def training_task(name: str, *, noised: bool = True) -> Callable[[Protocol], Task]:
     """A protocol as a task, for one client and for many at once.
 
-    ``ask`` declares what it takes: where that may be ``privacy``, its update may be noised.
+    ``noised`` says whether its update may have noise, as the ask's ``privacy`` wants it.
     """
-    noised = "privacy" in ask.__annotations__
 
     def install(protocol: Protocol) -> Task:
         def one(client: Client, ask: Any) -> dict[str, Contribution]:
@@ -330,7 +327,7 @@ def training_task(name: str, *, ask: Any = Train) -> Callable[[Protocol], Task]:
         one.__module__ = many.__module__ = protocol.__module__
         one.__qualname__ = protocol.__qualname__
         spends = spent_by_reply if noised else None
-        return task(name, many=many, ask=ask, leaves="update", spends=spends)(one)
+        return task(name, many=many, spends=spends)(one)
 
     return install
 

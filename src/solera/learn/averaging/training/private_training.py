@@ -21,7 +21,7 @@ import numpy as np
 from solera.core.clients import IntArray
 from solera.core.errors import Refusal
 from solera.core.rng import Bits, random_bits
-from solera.learn.averaging.private_updates import Privacy, steps_of
+from solera.learn.averaging.private_updates import steps_of
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import LossesAndSteps, tile_size
 from solera.learn.averaging.training.batched_models import (
@@ -139,7 +139,7 @@ def train_private(
     rows: ClientRows,
     config: TrainingConfig,
     correction: Correction,
-    privacy: Privacy,
+    privacy: Any,
     draws: Sequence[Randomness],
     *,
     start: Any,
@@ -182,7 +182,7 @@ def _step(
     rows: ClientRows,
     who: IntArray,
     draws: Sequence[Randomness],
-    privacy: Privacy,
+    privacy: Any,
     step: int,
 ) -> None:
     """Draw rows, clip, add noise, and follow."""

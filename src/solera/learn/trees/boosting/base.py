@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Array, Client, FloatArray
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Tree, check_trees
+from solera.learn.trees.tree import Tree
 from solera.privacy.dp.sums import NoisedSums
 from solera.trust.constructors import count_by, sum_by
-from solera.trust.declared import Classes, Shape
-from solera.trust.noise import SumNoise
 
 Loss = Literal["squared", "sigmoid", "softmax"]
 """The losses that trees are boosted for."""
@@ -51,15 +47,7 @@ class Boosted(TreePredictor, abstract=True):
     """A learner whose scores are sums of trees; probabilities are their sigmoid or softmax."""
 
     trees_: list[list[Tree]]
-    initial_: Annotated[FloatArray, Shape("trees")]
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse trees that are not sound for rows of that schema."""
-        several = schema.target == "classes" and len(schema.classes) > 2
-        each = len(schema.classes) if several else 1
-        if len(self.initial_) != each or any(len(trees) != each for trees in self.trees_):
-            raise Refusal(f"a round of this model has {each} trees for that target")
-        check_trees([tree for trees in self.trees_ for tree in trees], schema, 1)
+    initial_: FloatArray
 
     def scores(self, X: Any) -> FloatArray:
         """Initial score plus the trees' values: rows × (1, or one per class of several)."""
@@ -129,16 +117,7 @@ def gradients(scores: FloatArray, y: Array, loss: str) -> tuple[FloatArray, Floa
     return p - own, p * (1 - p), np.log(total) - (z * own).sum(axis=0)
 
 
-class BoostTarget(TypedDict):
-    """What ``trees.boost_target`` takes."""
-
-    loss: Loss
-    classes: Annotated[Array, Classes()]
-    shift: NotRequired[Annotated[int, Meta(ge=-1100, le=1100)]]
-    privacy: NotRequired[SumNoise]
-
-
-@task("trees.boost_target", version=2, ask=BoostTarget, leaves="tree")
+@task("trees.boost_target", version=2)
 def describe_target(client: Client, ask: Any) -> dict[str, Any]:
     """Rows per class; or rows, Σ y in units of 2^−shift, and a power of two above all |y|.
 
@@ -176,13 +155,6 @@ def noised_start(federation: Federation, loss: str, classes: Any, noise: NoisedS
     if loss != "squared":
         return initial_scores(target["counts"])
     return np.array([float(target["total"]) / max(float(target["rows"]), 1.0)])
-
-
-def start_asks(loss: str) -> Plan:
-    """What :func:`boosting_start` asks; the units of a sum of numbers depend on the numbers."""
-    twice = loss == "squared"
-    open_ = ["shift"] if twice else []
-    return (planned(describe_target, 1 + twice, {"loss": loss}, open=open_),)
 
 
 def boosting_start(

@@ -11,16 +11,13 @@ from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned, prepared_by
 from solera.core.rounds import Round
-from solera.learn.preprocess.quantiles import NOISED_ASKS, count
+from solera.learn.preprocess.quantiles import NOISED_ASKS
 from solera.learn.trees.boosting.base import (
     Boosted,
     Exponents,
     boosting_start,
-    describe_target,
     noised_start,
-    start_asks,
 )
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
@@ -35,7 +32,6 @@ from solera.privacy.dp.sums import (
     NoisedSums,
     after_ask,
     epsilon_so_far,
-    planned_noise,
     sum_noise,
 )
 
@@ -168,24 +164,6 @@ class FedHistGBDT(Boosted):
             bound += float(np.abs(start.initial_).max()) + sum(largest)
         behind = list(range(clients))
         self.progress_ = {**start.progress_, "behind": behind, "bound": bound}
-
-    def training_asks(self) -> Plan:
-        loss, bins = self.loss(), HistBins(self.bins)
-        order: dict[str, Any] = {"loss": loss}
-        open_ = ["splits", "values"]
-        cutting, starting = bins.asks(self.schema_), start_asks(loss)
-        if self.dp is not None:
-            clip = self._clip(self.dp, loss) is not None
-            order["privacy"], more = planned_noise(self.dp, clip=clip)
-            open_ += more
-            cutting = (planned(count, NOISED_ASKS, {"privacy": order["privacy"]}, open=more),)
-            starting = (planned(describe_target, 1, order, open=more),)
-        growing = in_turn(
-            starting,
-            [planned(histograms, self.rounds * self.max_depth, order, open=[*open_, "wanted"])],
-            [planned(catch_up, self.rounds, order, open=[*open_, "after"], optional=True)],
-        )
-        return in_turn(cutting, prepared_by(bins, growing), self.loop_asks(self.rounds))
 
     def _round(
         self, r: Round, order: dict[str, Any], units: Units, fewest: int

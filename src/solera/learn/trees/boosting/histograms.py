@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, NotRequired, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from msgspec import Meta
@@ -21,46 +21,32 @@ from numpy.typing import ArrayLike, NDArray
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray, Rows
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn
 from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import (
-    FIRST_COUNTS,
     first_counts,
     noised_quantiles,
-    quantile_asks,
     quantiles,
 )
 from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import AtNodes, Cells, move
-from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
+from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.boosting.private_histograms import most_of_a_row
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
 from solera.privacy.dp.sums import NoisedSums
 from solera.trust.cells import Behind
 from solera.trust.constructors import sum_by
-from solera.trust.declared import LONGEST, Checked, Classes, Shape
-from solera.trust.noise import SumNoise
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
 STATE = "trees.boosting"
-_MOST_CELLS = 1 << 24
 LARGEST_CLASSES = 1000
 """The most classes that trees are boosted for behind a gate."""
 _PRECISION = 3
 """Edges are found to one part in 16³ of a power of two."""
-
-
-def _edges_objection(edges: Any, schema: Schema) -> str | None:
-    if not isinstance(edges, np.ndarray) or edges.dtype.kind != "f" or edges.ndim != 1:
-        return "are no edges"
-    if len(edges) > LONGEST or not np.isfinite(edges).all() or (np.diff(edges) <= 0).any():
-        return "are not finite edges in order"
-    return None
 
 
 class HistBins(Transformer):
@@ -72,8 +58,8 @@ class HistBins(Transformer):
     ``starts_[j + 1] − 1``, the last one for missing values.
     """
 
-    edges_: list[Annotated[FloatArray, Checked(_edges_objection)]]
-    starts_: Annotated[IntArray, Shape("starts", kind="i")]
+    edges_: list[FloatArray]
+    starts_: IntArray
 
     def __init__(self, bins: Bins = 255) -> None:
         self.bins = bins
@@ -107,16 +93,6 @@ class HistBins(Transformer):
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
         self.starts_ = starts_of([len(edges) + 2 for edges in self.edges_])
-
-    def training_asks(self) -> Plan:
-        twice = [quantile_asks(_PRECISION, first=False)] * 2
-        return in_turn(FIRST_COUNTS, *twice)
-
-    def check_state(self, schema: Schema) -> None:
-        """Refuse edges of other columns than those of that schema."""
-        wanted = starts_of([len(edges) + 2 for edges in self.edges_])
-        if len(self.edges_) != schema.width or not np.array_equal(self.starts_, wanted):
-            raise Refusal(f"HistBins: edges_ and starts_ are not those of {schema.width} columns")
 
     def transform(self, X: Any) -> NDArray[np.int32]:
         X = with_missing(self.check_rows(X))
@@ -201,67 +177,7 @@ def rounded(g: FloatArray, h: FloatArray, units: Units) -> FloatArray:
 # --- one level of one round ---
 
 
-def _splits_objection(splits: Any, schema: Schema) -> str | None:
-    """Splits as :func:`~solera.learn.trees.binned_rows.move` follows them: no cycle, no end."""
-    if not isinstance(splits, np.ndarray) or splits.dtype != np.int64 or splits.ndim != 2:
-        return "are no splits"
-    if splits.shape[0] != 4 or not 1 <= splits.shape[1] <= LONGEST:
-        return f"has the shape {splits.shape}"
-    column, _, _, child = splits
-    nodes = np.arange(splits.shape[1])
-    inner = column >= 0
-    if (column < -1).any() or (column >= schema.width).any():
-        return "name columns that are not there"
-    if (child[inner] <= nodes[inner]).any() or (child[inner] >= len(nodes) - 1).any():
-        return "lead to nodes that are not below"
-    return None
-
-
-def _nodes_objection(nodes: Any, schema: Schema) -> str | None:
-    if not isinstance(nodes, np.ndarray) or nodes.dtype != np.int64 or nodes.ndim != 1:
-        return "are no nodes"
-    if len(nodes) > LONGEST or (nodes < 0).any() or (nodes >= LONGEST).any():
-        return "are not between 0 and the most nodes of a tree"
-    return None
-
-
-def _values_objection(values: Any, schema: Schema) -> str | None:
-    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.ndim != 1:
-        return "are no numbers"
-    return None if len(values) <= LONGEST and np.isfinite(values).all() else "are not finite"
-
-
-Splits = Annotated[IntArray, Checked(_splits_objection)]
-LeafValues = Annotated[FloatArray, Checked(_values_objection)]
-
-
-class Histograms(TypedDict):
-    """What ``trees.histograms`` takes; the last three with the first level of a round.
-
-    ``step``: number of the ask, level of the tree, and :class:`Units`.
-    """
-
-    loss: Loss
-    starts: Annotated[IntArray, Shape("starts", kind="i", least=0, most=_MOST_CELLS)]
-    step: Annotated[IntArray, Shape(7, kind="i", least=-2000, most=2**31)]
-    splits: list[Splits]
-    wanted: list[Annotated[IntArray, Checked(_nodes_objection)]]
-    classes: NotRequired[Annotated[Array, Classes()]]
-    initial: NotRequired[Annotated[FloatArray, Shape("trees")]]
-    values: NotRequired[list[LeafValues]]
-    privacy: NotRequired[SumNoise]
-
-
-class CatchUp(TypedDict):
-    """What ``trees.catch_up`` takes: the splits and leaf values of all trees so far."""
-
-    loss: Loss
-    starts: Annotated[IntArray, Shape("starts", kind="i", least=0, most=_MOST_CELLS)]
-    initial: Annotated[FloatArray, Shape("trees")]
-    after: Annotated[int, Meta(ge=-1, le=2**31)]
-    splits: list[list[Splits]]
-    values: list[list[LeafValues]]
-    privacy: NotRequired[SumNoise]
+Splits = IntArray
 
 
 def _histograms_of_many(group: ClientGroup, ask: Any) -> Stacked:
@@ -283,7 +199,7 @@ def _histograms_of_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked(reply)
 
 
-@task("trees.histograms", version=2, many=_histograms_of_many, ask=Histograms, leaves="tree")
+@task("trees.histograms", version=2, many=_histograms_of_many)
 def histograms(client: Client, ask: Any) -> dict[str, Any]:
     """Follow the splits of the last level, then add up gradients by node and cell.
 
@@ -406,7 +322,7 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-@task("trees.catch_up", ask=CatchUp, leaves="tree", spends=lambda client, ask: ())
+@task("trees.catch_up", spends=lambda client, ask: ())
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")

@@ -10,9 +10,8 @@ from solera.core.aggregation import Collect, Fields, Sum
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import NotEnoughReplies
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
-from solera.learn.preprocess.moments import MOMENT_ASKS, pooled_moments
-from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
+from solera.learn.preprocess.moments import pooled_moments
+from solera.learn.trees.boosting.base import Boosted, boosting_start
 from solera.learn.trees.boosting.simfl_tasks import (
     build_tree,
     find_similar,
@@ -20,9 +19,6 @@ from solera.learn.trees.boosting.simfl_tasks import (
     similar_gradients,
 )
 from solera.learn.trees.client_trees import CollectTrees
-
-_TURN = ("from", "trees", "builder", "builder_rows")
-"""What the gradients of a round are asked with besides."""
 
 
 class SimFL(Boosted):
@@ -104,20 +100,6 @@ class SimFL(Boosted):
             "lr": float(self.lr),
             "l2": float(self.l2),
         }
-
-    def training_asks(self) -> Plan:
-        loss = self.loss()
-        width = {"width": self.schema_.width}
-        order = {"loss": loss, **width}
-        return in_turn(
-            start_asks(loss),
-            MOMENT_ASKS,
-            [planned(hash_rows, 1, width, open=["seed"])],
-            [planned(find_similar, 1)],
-            [planned(similar_gradients, self.rounds, order, open=_TURN)],
-            [planned(build_tree, self.rounds, self._build())],
-            self.loop_asks(self.rounds),
-        )
 
     def _hash(self, federation: Federation) -> dict[int, Any]:
         """Every client's hashes; columns are scaled by folded moments first."""

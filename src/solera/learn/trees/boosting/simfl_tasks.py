@@ -10,16 +10,13 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive
+from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import Refusal
 from solera.core.rng import generator
-from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
 from solera.learn.trees.client_trees import checked_rows, with_missing
 from solera.learn.trees.tree import NumberTree, Tree
-from solera.trust.declared import Checked, Classes, Shape
-from solera.trust.release import Trees
 
 STATE = "trees.similar"
 PLANES = 8
@@ -35,35 +32,12 @@ def hyperplanes(width: int, seed: int) -> FloatArray:
     return generator(seed, "trees.lsh").normal(size=(tables, PLANES, width + 1))
 
 
-class Hash(TypedDict):
-    """What ``trees.hash`` takes."""
-
-    width: Count
-    seed: int
-    mean: Annotated[FloatArray, Shape("columns")]
-    scale: Annotated[FloatArray, Shape("columns")]
-
-
-def _codes_objection(codes: Any, schema: Schema) -> str | None:
-    if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 2:
-        return "are no hashes"
-    return None if codes.shape[1] <= MOST_TABLES else f"are of {codes.shape[1]} tables"
-
-
-class Similar(TypedDict):
-    """What ``trees.similar`` takes: the hashes of all clients, and the first scores."""
-
-    clients: Annotated[IntArray, Shape("clients", kind="i")]
-    codes: list[Annotated[NDArray[np.uint8], Checked(_codes_objection)]]
-    initial: Annotated[FloatArray, Shape("trees")]
-
-
 SimilarGradients = TypedDict(
     "SimilarGradients",
     {
         "loss": Loss,
         "width": Count,
-        "classes": Annotated[Array, Classes()],
+        "classes": Array,
         "from": NonNegativeInt,
         "trees": list[list[NumberTree]],
         "builder": NonNegativeInt,
@@ -73,17 +47,7 @@ SimilarGradients = TypedDict(
 """What ``trees.similar_gradients`` takes: trees from number ``from`` on, and whose turn it is."""
 
 
-class BuildSimilar(TypedDict):
-    """What ``trees.build_similar`` takes; ``sums`` are Σg and Σh for each of its rows."""
-
-    max_depth: Annotated[int, Meta(ge=1, le=1000)]
-    min_rows: Count
-    lr: Positive
-    l2: NonNegative
-    sums: Annotated[FloatArray, Shape("trees", 2, "rows", longest=_MOST_ROWS)]
-
-
-@task("trees.hash", ask=Hash, release=[Trees("codes")])
+@task("trees.hash")
 def hash_rows(client: Client, ask: Any) -> dict[str, Any]:
     """One byte per row and table: on which side of eight random hyperplanes the row lies.
 
@@ -98,7 +62,7 @@ def hash_rows(client: Client, ask: Any) -> dict[str, Any]:
     return {"codes": np.packbits(sides, axis=2)[:, :, 0]}
 
 
-@task("trees.similar", ask=Similar, release=[Trees("rows")])
+@task("trees.similar")
 def find_similar(client: Client, ask: Any) -> dict[str, Any]:
     """For each own row, the row of every client that shares most bytes with it; kept, not sent."""
     own = ask["codes"][ask["clients"].tolist().index(client.id)]
@@ -138,7 +102,7 @@ def _scores(client: Client, X: FloatArray, ask: Mapping[str, Any]) -> FloatArray
     return np.asarray(scores)
 
 
-@task("trees.similar_gradients", ask=SimilarGradients, release=[Trees("sums", "loss", "rows")])
+@task("trees.similar_gradients")
 def similar_gradients(client: Client, ask: Any) -> dict[str, Any]:
     """Σg and Σh of this client's rows by the builder's row that each is similar to."""
     rows = client.data.part("train")
@@ -150,7 +114,7 @@ def similar_gradients(client: Client, ask: Any) -> dict[str, Any]:
     return {"sums": np.array(summed), "loss": float(losses.sum()), "rows": len(rows)}
 
 
-@task("trees.build_similar", ask=BuildSimilar, release=[Trees("trees")])
+@task("trees.build_similar")
 def build_tree(client: Client, ask: Any) -> dict[str, Any]:
     """A tree on this client's rows, each with the gradients of all rows similar to it.
 

@@ -13,13 +13,11 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.evaluation.metrics import metric_label
 from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectMarked, CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
-from solera.learn.trees.fed_id3 import count_at_nodes
 from solera.learn.trees.fusion.client_counts import (
     METRICS,
     calibrated,
@@ -218,18 +216,6 @@ class FederatedTree(SingleTree):
         if self.kind == "cart":
             return None
         return category_sizes(self.schema_) if self.kind == "id3" else sizes_of(self.schema_)
-
-    def training_asks(self) -> Plan:
-        self.check_target()
-        ask = self._ask()
-        grown = planned(grow_tree, 1, ask)
-        if self.by_counts:
-            grown = planned(count_at_nodes, self._local_depth + 1, self._count_ask())
-        return (
-            grown,
-            planned(judge_trees, 1, ask, optional=True),  # one tree is not compared
-            planned(receive_tree, 1, ask),
-        )
 
     @property
     def _local_depth(self) -> int:

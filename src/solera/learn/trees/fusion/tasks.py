@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import (
-    Array,
-    BoolArray,
     Client,
     ClientData,
     ClientGroup,
@@ -18,69 +15,22 @@ from solera.core.clients import (
     IntArray,
     Part,
 )
-from solera.core.constraints import Count
 from solera.core.replies import Stacked
 from solera.core.task import task
 from solera.learn.trees.c45 import grow_c45
 from solera.learn.trees.client_trees import columns_and_codes, rows_and_codes, with_missing
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.tree import ClassTree, Tree
+from solera.learn.trees.tree import Tree
 from solera.trust.cells import Behind, Cells
 from solera.trust.constructors import count_by
-from solera.trust.declared import LONGEST, Classes, Shape
 from solera.trust.joined import JoinedData, stacked
-from solera.trust.release import Trees
 
 TreeKind = Literal["cart", "id3", "c45"]
 PARTS: tuple[Part, ...] = ("train", "test")
 LOCAL, GLOBAL = "trees.local", "trees.global"
-_MOST = 10_000_000
-"""The most cuts of columns, and leaves of merged trees, that a client keeps."""
 
 
-class Grow(TypedDict):
-    """What ``trees.grow`` takes, and with more the other two."""
-
-    kind: TreeKind
-    width: Count
-    classes: Annotated[Array, Classes()]
-    sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)] | None
-    max_depth: Annotated[int, Meta(ge=1, le=1000)]
-    min_rows: Count
-
-
-class Judge(Grow):
-    """What ``trees.judge`` takes."""
-
-    trees: list[ClassTree]
-
-
-class MergedRules(TypedDict):
-    """The rules of a global tree, for the client to keep; see :class:`.rules.RuleSet`."""
-
-    cuts: Annotated[FloatArray, Shape("cuts", longest=_MOST)]
-    offsets: Annotated[IntArray, Shape("offsets", kind="i")]
-    lower: Annotated[IntArray, Shape("rules", "columns", kind="i")]
-    upper: Annotated[IntArray, Shape("rules", "columns", kind="i")]
-    missing: Annotated[BoolArray, Shape("rules", "columns", kind="b")]
-    weights: Annotated[FloatArray, Shape("rules", "classes")]
-    wide_lower: Annotated[IntArray, Shape("rules", "columns", kind="i")]
-    wide_upper: Annotated[IntArray, Shape("rules", "columns", kind="i")]
-    trees: Annotated[IntArray, Shape("merged", kind="i")]
-    leaf: Annotated[IntArray, Shape("rules", "merged", kind="i")]
-    leaf_rows: Annotated[FloatArray, Shape("leaves", longest=_MOST)]
-    leaf_starts: Annotated[IntArray, Shape("starts", kind="i")]
-    expected_rows: Annotated[FloatArray, Shape("rules")]
-
-
-class Receive(Grow):
-    """What ``trees.receive`` takes."""
-
-    tree: ClassTree
-    rules: MergedRules
-
-
-@task("trees.grow", ask=Grow, release=[Trees("tree", "rows")])
+@task("trees.grow")
 def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     """A tree of this client's rows alone: CART (Gini), ID3 or C4.5, in the ask's depth."""
     rows = client.data.part("train")
@@ -114,7 +64,7 @@ def _confusion_like(ask: Any) -> dict[str, Any]:
     return {"confusion": np.zeros(shape, dtype=np.int64)}
 
 
-@task("trees.judge", version=3, many=True, like=_confusion_like, ask=Judge)
+@task("trees.judge", version=3, many=True, like=_confusion_like)
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by tree, true class and the class that the tree says."""
     X, labels = columns_and_codes(client.data.part("train"), ask)
@@ -177,7 +127,7 @@ def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
     return stacked(_counted(JoinedData(group), ask, own), group)
 
 
-@task("trees.receive", version=3, many=_receive_many, like=_received_like, ask=Receive)
+@task("trees.receive", version=3, many=_receive_many, like=_received_like)
 def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the global tree and its rules, and count how it and the own tree do here.
 

@@ -12,7 +12,6 @@ from solera.core.sealing import message
 from solera.core.task import task
 from solera.learn.trees.binned_rows import Cells
 from solera.learn.vertical.boosting.candidates import Candidates
-from solera.learn.vertical.boosting.messages import Begin, Split, Sum, TellSides
 from solera.learn.vertical.boosting.split_trees import Conditions
 from solera.learn.vertical.kept_matrices import KeptMatrices
 from solera.learn.vertical.party import (
@@ -24,10 +23,9 @@ from solera.learn.vertical.party import (
 )
 from solera.privacy import additive
 from solera.privacy.additive import Form
-from solera.trust.release import RowsOut
 
 
-@task("boost.begin", ask=Begin, release=[RowsOut("sealed")], sealed=True)
+@task("boost.begin", sealed=True)
 def begin(client: Client, ask: Any) -> dict[str, Any]:
     """Cut this party's columns into bins and number all candidate splits."""
     rows = shared_rows(client, ask["model"])
@@ -49,7 +47,7 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(ask["owner"], "boost.grow", 0, {"counted": counts})]}
 
 
-@task("boost.sums", ask=Sum, release=[RowsOut("sealed")], sealed=True)
+@task("boost.sums", sealed=True)
 def add_gradients(client: Client, ask: Any) -> dict[str, Any]:
     """Encrypted sums of gradients to the left of every candidate of this party."""
     model = ask["model"]
@@ -85,7 +83,7 @@ _matrices = KeptMatrices(4)
 """Candidates of the last few models: the same ones serve every tree."""
 
 
-@task("boost.split", ask=Split, release=[RowsOut("sealed")], sealed=True)
+@task("boost.split", sealed=True)
 def split(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the conditions that were taken of this party's, and tell which rows go left."""
     model = ask["model"]
@@ -134,7 +132,7 @@ def condition_of(candidates: Candidates, number: int, cells: Cells) -> tuple[int
     return column, candidates.threshold(column, bin), missing_left
 
 
-@task("boost.sides", ask=TellSides, release=[RowsOut("sealed")], sealed=True)
+@task("boost.sides", sealed=True)
 def tell_sides(client: Client, ask: Any) -> dict[str, Any]:
     """Which of the rows each of this party's conditions sends left, for the label owner."""
     part = part_of(client, ask["model"])

@@ -29,16 +29,14 @@ from solera.learn.trees.boosting.level_growth import Limits
 from solera.learn.vertical.boosting.candidates import Candidates
 from solera.learn.vertical.boosting.feature_owner import condition_of, finish
 from solera.learn.vertical.boosting.growing import CandidateTree, Layout, units_of
-from solera.learn.vertical.boosting.messages import Choose, Grow, Score
 from solera.learn.vertical.boosting.split_trees import Conditions, SplitTree, leaf_values
 from solera.learn.vertical.party import keep_outputs, keep_part, part_of, shared_rows
 from solera.privacy import additive
 from solera.privacy.additive import Form
 from solera.privacy.additive.ckks import EXACT_BITS
-from solera.trust.release import RowsOut
 
 
-@task("boost.grow", ask=Grow, release=[RowsOut("sealed")], sealed=True)
+@task("boost.grow", sealed=True)
 def grow(client: Client, ask: Any) -> dict[str, Any]:
     """Split the nodes of the last level, and encrypt the gradients of those wanted next."""
     model, step = ask["model"], ask["step"]
@@ -125,7 +123,7 @@ def _new_tree(state: dict[str, Any], ask: Any, number: int) -> CandidateTree:
     return CandidateTree(units, Limits(ask["l2"], ask["lr"], ask["min_rows"]))
 
 
-@task("boost.choose", ask=Choose, release=[RowsOut("sealed")], sealed=True)
+@task("boost.choose", sealed=True)
 def choose(client: Client, ask: Any) -> dict[str, Any]:
     """The best split of every node, of all parties' candidates; its owner is told."""
     model = ask["model"]
@@ -256,7 +254,7 @@ def _finish_tree(client: Client, state: dict[str, Any], ask: Any, tree: Candidat
     state |= {"scores": scores, "owners": None, "tree": None}
 
 
-@task("boost.score", ask=Score, release=[], sealed=True)
+@task("boost.score", sealed=True)
 def score(client: Client, ask: Any) -> dict[str, Any]:
     """What the model says of each row, kept by the label owner."""
     model = ask["model"]

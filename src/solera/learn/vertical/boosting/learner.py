@@ -8,7 +8,6 @@ from typing import Any, Literal
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
 from solera.learn.trees.boosting.base import Loss
 from solera.learn.trees.boosting.histograms import Bins
@@ -162,34 +161,12 @@ class SecureBoost(VerticalLearner):
             "min_rows": self.min_rows,
         }
 
-    def protocol_asks(self) -> Plan:
-        trees = self.rounds * self._trees
-        steps = trees * self.max_depth
-        open_ = ["model", "step", "sealed"]
-        cipher = {"cipher": self.cipher}
-        growth = ["last", "parties", *open_]
-        return in_turn(
-            [planned(begin, 1, {"bins": self.bins}, open=["model", "owner"])],
-            [planned(grow, steps + trees, self._growth(), open=growth, optional=True)],
-            [planned(add_gradients, steps, cipher, open=open_, optional=True)],
-            [planned(choose, steps, {}, open=open_, optional=True)],
-            [planned(split, steps, {}, open=["tree", "last", *open_], optional=True)],
-            self.loop_asks(self.rounds),
-        )
-
     def predict_parties(self, parties: Parties, part: SharedPart) -> None:
         owner = self.owners_[0]
         others = [k for k in range(len(parties)) if k != owner]
         ask = {"model": self.model_, "part": part}
         parties.ask(tell_sides, ask, to=others)
         parties.ask(score, ask, to=[owner])
-
-    def prediction_asks(self) -> Plan:
-        open_ = ["model", "part"]
-        return in_turn(
-            [planned(tell_sides, 1, {}, open=open_, optional=True)],
-            [planned(score, 1, {}, open=["sealed", *open_], optional=True)],
-        )
 
     def show(self, federation: Federation, party: str | int) -> str:
         """The model as one simulated party sees it: its own conditions, the others' by name.

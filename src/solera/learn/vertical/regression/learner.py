@@ -13,7 +13,6 @@ from msgspec import Meta
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
 from solera.evaluation.figure import Figure
 from solera.learn.vertical.base import Labels, VerticalLearner
@@ -234,30 +233,6 @@ class VerticalRegression(VerticalLearner, abstract=True):
         bits = fraction_bits(rows) + COLUMN_BITS - RANGE_BITS
         return float(np.ldexp(sum(sums), -bits) / rows)
 
-    def protocol_asks(self) -> Plan:
-        open_ = ["model", "step", "first", "form", "parties"]
-        batch = {"part": "train", "purpose": "gradient"}
-        judged = {"part": "validation", "purpose": "loss"}
-        payloads = [batch, judged] if self.validation else [batch]
-        most = self.epochs * (_MOST_STEPS + 1)
-        return in_turn(
-            [
-                planned(
-                    begin,
-                    1,
-                    {"family": self.family, "clip": float(self.clip)},
-                    open=["model", "owner"],
-                )
-            ],
-            [planned(take_key, 1, {"cipher": self.cipher}, open=["model", "key"])],
-            [planned(share, most, *payloads, open=open_, optional=True)],
-            [planned(residual, most, *payloads, open=["sealed", *open_], optional=True)],
-            [planned(gradient, most, *payloads, open=["sealed", *open_])],
-            [planned(update, most, self._steps(), open=["model", "step", "residues"])],
-            [planned(finish, 1, {}, open=["model"])],
-            self.loop_asks(self.epochs),
-        )
-
     def predict_parties(self, parties: Parties, part: SharedPart) -> None:
         owner = self.owners_[0]
         others = [k for k in range(len(parties)) if k != owner]
@@ -265,23 +240,12 @@ class VerticalRegression(VerticalLearner, abstract=True):
         parties.ask(tell_scores, ask, to=others)
         parties.ask(predict, {**ask, "parties": parties.numbers}, to=[owner])
 
-    def prediction_asks(self) -> Plan:
-        open_ = ["model", "part"]
-        return in_turn(
-            [planned(tell_scores, 1, {}, open=open_, optional=True)],
-            [planned(predict, 1, {}, open=["parties", "sealed", *open_], optional=True)],
-        )
-
     def coefficients(self, federation: Federation, party: str | int) -> dict[str, float]:
         """A simulated party's own coefficients of standardised columns, and no other's."""
         part = self.part(federation, party)
         design = Design.from_payload(part["design"])
         names = [*design.names, "intercept"] if design.constant else design.names
         return dict(zip(names, part["coef"].tolist(), strict=True))
-
-
-_MOST_STEPS = 100_000
-"""Batches of an epoch that a plan allows for: the number of shared rows is not known before."""
 
 
 class VerticalLogisticRegression(VerticalRegression):

@@ -16,17 +16,14 @@ X_p: Σ_p (X_p θ_p)ᵀ(½ a η − t) is the loss.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from solera.core.clients import Client, FloatArray, IntArray
-from solera.core.constraints import NonNegative, NonNegativeInt, Positive, ProperFraction
 from solera.core.errors import DataError, Refusal
 from solera.core.sealing import message
 from solera.core.task import task
-from solera.learn.vertical.judging import ModelName
 from solera.learn.vertical.kept_matrices import KeptMatrices
 from solera.learn.vertical.party import (
     SharedPart,
@@ -40,88 +37,21 @@ from solera.learn.vertical.party import (
 from solera.learn.vertical.regression.design import COLUMN_BITS, Design
 from solera.learn.vertical.regression.families import (
     CURVATURE,
-    FamilyName,
     predictions,
     target_of,
     targets,
 )
 from solera.privacy import additive
-from solera.privacy.additive import CipherName, Form
+from solera.privacy.additive import Form
 from solera.privacy.additive.ckks import EXACT_BITS
-from solera.trust.declared import Shape
-from solera.trust.release import Facts, RowsOut
 
 RANGE_BITS = 8
 """Residuals are within ±2^8; standardised columns keep them far below."""
-_Number = Annotated[int, Meta(ge=0, le=1 << 31)]
-_Bytes = Annotated[bytes, Meta(max_length=1 << 30)]
-_Blocks = Annotated[list[_Bytes], Meta(max_length=20_000_000)]
-_Whole = Annotated[list[Annotated[int, Meta(ge=1, le=1 << 30)]], Meta(min_length=4, max_length=4)]
 LEAST_HELD_OUT = 20
 """The fewest hold-out rows whose loss is told."""
-Purpose = Literal["gradient", "loss"]
 
 
-class Begin(TypedDict):
-    """What ``regression.begin`` takes."""
-
-    model: ModelName
-    family: FamilyName
-    clip: Annotated[float, Meta(gt=0, le=1000)]
-    owner: _Number
-
-
-class Key(TypedDict):
-    """What ``regression.key`` takes: C's public key."""
-
-    model: ModelName
-    cipher: CipherName
-    key: _Bytes
-
-
-class Batch(TypedDict):
-    """Which rows of which part, what for, and in which form they are encrypted."""
-
-    model: ModelName
-    step: NonNegativeInt
-    part: SharedPart
-    first: NonNegativeInt
-    purpose: Purpose
-    form: _Whole
-    parties: Annotated[list[_Number], Meta(min_length=2, max_length=64)]
-
-
-class Encrypted(TypedDict):
-    """Encrypted numbers of the rows of a batch."""
-
-    blocks: _Blocks
-
-
-class FromParty(TypedDict):
-    """Encrypted numbers, and whose they are."""
-
-    sender: NonNegativeInt
-    content: Encrypted
-
-
-class Exchanged(Batch):
-    """What ``regression.residual`` and ``regression.gradient`` take."""
-
-    sealed: list[FromParty]
-
-
-class Update(TypedDict):
-    """What ``regression.update`` takes: the masked gradient, decrypted, and how far to step."""
-
-    model: ModelName
-    step: NonNegativeInt
-    residues: _Blocks
-    lr: Positive
-    momentum: ProperFraction
-    l2: NonNegative
-
-
-@task("regression.begin", ask=Begin, release=[Facts("columns", "contribution")])
+@task("regression.begin")
 def begin(client: Client, ask: Any) -> dict[str, Any]:
     """Standardise this party's columns, and give to the randomness of C's key."""
     model = ask["model"]
@@ -147,7 +77,7 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     return {"columns": design.width, "contribution": private_seed(client, "C's key")}
 
 
-@task("regression.key", ask=Key, release=[])
+@task("regression.key")
 def take_key(client: Client, ask: Any) -> dict[str, Any]:
     """Keep C's public key."""
     additive.read_public(ask["cipher"], ask["key"])
@@ -208,7 +138,7 @@ def fraction_bits(rows: int) -> int:
     return EXACT_BITS - COLUMN_BITS - int(rows).bit_length() - RANGE_BITS
 
 
-@task("regression.share", ask=Batch, release=[RowsOut("sealed")], sealed=True)
+@task("regression.share", sealed=True)
 def share(client: Client, ask: Any) -> dict[str, Any]:
     """This party's share of the residuals, encrypted, for the label owner."""
     batch = _Batch(client, ask)
@@ -216,7 +146,7 @@ def share(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(batch.part["owner"], "regression.residual", ask["step"], content)]}
 
 
-@task("regression.residual", ask=Exchanged, release=[RowsOut("sealed")], sealed=True)
+@task("regression.residual", sealed=True)
 def residual(client: Client, ask: Any) -> dict[str, Any]:
     """The encrypted residuals a η − t, for everyone."""
     batch = _Batch(client, ask)
@@ -233,7 +163,7 @@ def residual(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(p, "regression.gradient", step, content) for p in ask["parties"]]}
 
 
-@task("regression.gradient", ask=Exchanged, release=[RowsOut("products")], sealed=True)
+@task("regression.gradient", sealed=True)
 def gradient(client: Client, ask: Any) -> dict[str, Any]:
     """X_pᵀ times the encrypted residuals, masked; or this party's part of the loss, encrypted."""
     batch = _Batch(client, ask)
@@ -270,7 +200,7 @@ _matrices = KeptMatrices(1024)
 """Columns of batches: the same batches come in every epoch."""
 
 
-@task("regression.update", ask=Update, release=[])
+@task("regression.update")
 def update(client: Client, ask: Any) -> dict[str, Any]:
     """Take the mask off the gradient and make a step with momentum; the intercept is not shrunk."""
     part = part_of(client, ask["model"])
@@ -291,13 +221,7 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
     return {}
 
 
-class Finish(TypedDict):
-    """What ``regression.finish`` takes."""
-
-    model: ModelName
-
-
-@task("regression.finish", ask=Finish, release=[])
+@task("regression.finish")
 def finish(client: Client, ask: Any) -> dict[str, Any]:
     """Forget what only training needed."""
     part = part_of(client, ask["model"])
@@ -307,35 +231,6 @@ def finish(client: Client, ask: Any) -> dict[str, Any]:
 
 
 # --- use ---
-
-
-class TellScores(TypedDict):
-    """What ``regression.scores`` takes: a model, and rows of the order that its parties share."""
-
-    model: ModelName
-    part: SharedPart
-
-
-class Scores(TypedDict):
-    """A party's share of the score of every row."""
-
-    scores: Annotated[FloatArray, Shape("rows", longest=20_000_000)]
-
-
-class FromScorer(TypedDict):
-    """Shares of scores, and whose they are."""
-
-    sender: NonNegativeInt
-    content: Scores
-
-
-class Predict(TypedDict):
-    """What ``regression.predict`` takes."""
-
-    model: ModelName
-    part: SharedPart
-    parties: Annotated[list[_Number], Meta(min_length=2, max_length=64)]
-    sealed: list[FromScorer]
 
 
 def _own_scores(client: Client, ask: Any) -> FloatArray:
@@ -348,7 +243,7 @@ def _which(ask: Any) -> tuple[str, SharedPart]:
     return ask["model"], ask["part"]
 
 
-@task("regression.scores", ask=TellScores, release=[RowsOut("sealed")], sealed=True)
+@task("regression.scores", sealed=True)
 def tell_scores(client: Client, ask: Any) -> dict[str, Any]:
     """This party's share of the score of every row, for the label owner."""
     owner = part_of(client, ask["model"])["owner"]
@@ -356,7 +251,7 @@ def tell_scores(client: Client, ask: Any) -> dict[str, Any]:
     return {"sealed": [message(owner, "regression.predict", 0, content)]}
 
 
-@task("regression.predict", ask=Predict, release=[], sealed=True)
+@task("regression.predict", sealed=True)
 def predict(client: Client, ask: Any) -> dict[str, Any]:
     """What the model says of each row, kept by the label owner."""
     part = part_of(client, ask["model"])

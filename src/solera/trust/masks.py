@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.privacy.secure_sum.keys import library
+from solera.core.errors import MissingExtra
 
 Words = NDArray[np.uint32] | NDArray[np.uint64]
 
@@ -49,6 +49,8 @@ def add_masks(values: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> N
 
 
 def _encryptor(key: bytes) -> Any:
-    ciphers = library("cryptography.hazmat.primitives.ciphers")
-    cipher = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CTR(bytes(_BLOCK)))
-    return cipher.encryptor()
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError:
+        raise MissingExtra.of("a secure sum", "secure") from None
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()

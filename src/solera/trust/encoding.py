@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.errors import DataError, PayloadError, UsageError
-from solera.privacy.secure_sum.masks import Words
+from solera.trust.masks import Words
 
 _LEAF = "$leaf"
 TWO_WORDS = 128
