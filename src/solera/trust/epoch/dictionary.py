@@ -26,7 +26,7 @@ class DictionaryColumn:
     """One column: its kind, and what its values may be.
 
     ``bounds`` are the smallest and the largest value, of a date in days since 1970-01-01; ``grid``
-    is the smallest step between two values that matters.
+    is the smallest step between two values that matters; ``missing`` says that rows may lack it.
     """
 
     name: str
@@ -35,6 +35,7 @@ class DictionaryColumn:
     categories: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
     grid: float | None = None
+    missing: bool = False
 
     @property
     def feature(self) -> Feature:
@@ -198,6 +199,11 @@ class Dictionary:
         inside = [np.ones(len(values), dtype=bool)]
         inside += [population.includes(self.features, values) for population in self.populations]
         return np.column_stack(inside)
+
+    def gaps(self, columns: Sequence[str] | None = None) -> tuple[int, ...]:
+        """Places, among the features of :meth:`schema`, of columns that rows may lack."""
+        shown = self._shown(columns, self.target if columns is None else ())
+        return tuple(i for i, name in enumerate(shown) if self.by_name[name].missing)
 
     @property
     def population_names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ time = "admitted"            # the time axis, where there is one
 [columns]
 age = { kind = "numeric", unit = "years", bounds = [18, 110], grid = 1 }
 sex = { kind = "categorical", categories = ["female", "male"] }
-admitted = { kind = "date", bounds = [2010-01-01, 2024-12-31] }
+admitted = { kind = "date", bounds = [2010-01-01, 2024-12-31], missing = true }
 died = { kind = "categorical", categories = ["no", "yes"] }
 
 [populations.elderly-women]
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Dictionary")
 EPOCH_TABLE = "epoch"
 """The table of a draft that says who is to sign; see :mod:`solera.trust.epoch.epoch`."""
-_COLUMN = ("kind", "unit", "categories", "bounds", "grid")
+_COLUMN = ("kind", "unit", "categories", "bounds", "grid", "missing")
 _CRITERION = ("min", "max", "in")
 
 
@@ -90,7 +90,10 @@ def _column(name: str, entry: Any) -> DictionaryColumn:
         grid = _number(grid, "numeric", name, (*where, "grid"))
     categories = _texts(entry.get("categories", []), (*where, "categories"))
     unit = _text(entry.get("unit", ""), (*where, "unit"))
-    return DictionaryColumn(name, kind, unit, categories, bounds, grid)
+    missing = entry.get("missing", False)
+    if not isinstance(missing, bool):
+        raise Problem((*where, "missing"), f"column {name!r}: missing is true or false")
+    return DictionaryColumn(name, kind, unit, categories, bounds, grid, missing)
 
 
 def _population(name: str, entry: Any, kinds: Mapping[str, Kind]) -> Population:
@@ -185,6 +188,8 @@ def column_entry(column: DictionaryColumn) -> str:
         parts.append(f"bounds = [{ends}]")
     if column.grid is not None:
         parts.append(f"grid = {value_text(column.grid)}")
+    if column.missing:
+        parts.append("missing = true")
     return f"{{ {', '.join(parts)} }}"
 
 
