@@ -33,7 +33,9 @@ class NewText(Message):
 
     epoch: Digest
     text: Frame
-    owners: Annotated[list[Digest], Meta(min_length=3, max_length=MOST_OWNERS)]
+    owners: Annotated[
+        list[Digest], Meta(min_length=3, max_length=MOST_OWNERS, examples=[3 * ["9f86d081" * 8]])
+    ]
 
 
 class NewVerdict(Message):
@@ -127,7 +129,7 @@ class OwnPosts(Message):
 class Ending(Message):
     """How a job ended at an owner: with the result, or at step ``k``, whatever the reason was."""
 
-    finished: bool
+    finished: Annotated[bool, Meta(examples=[True])]
     step: Annotated[str, Meta(max_length=20)] = ""
 
 
