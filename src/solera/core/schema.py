@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -155,6 +156,14 @@ def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
             hint="classes are agreed before training: fit all clients, or name them in a schema",
         )
     return np.asarray(codes, dtype=np.int64)
+
+
+def class_values(names: tuple[str, ...]) -> NDArray[Any]:
+    """What names of classes stand for: whole numbers, truth values or texts."""
+    if {*names} <= {"False", "True"}:
+        return np.array([name == "True" for name in names])
+    whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in names)
+    return np.array(names, dtype=np.int64 if whole else np.str_)
 
 
 def _are_codes(labels: NDArray[Any], classes: NDArray[Any]) -> bool:

@@ -23,11 +23,11 @@ from solera.core.clients import IntArray, Rows
 from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, SoleraError, UsageError
 from solera.core.payload import is_finite
-from solera.core.schema import Kind, Schema, Unknown, infer
+from solera.core.schema import Kind, Schema, Unknown, class_values, infer
 from solera.data.adapters import listed, tracked
 from solera.data.arrays import check_rows
 from solera.data.column_types import Answer, Column
-from solera.data.dataset import class_values, make_schema
+from solera.data.dataset import make_schema
 from solera.data.frames import category_texts, check_columns, encode_frame, is_frame, to_pandas
 from solera.data.stored import CACHE, StoredData
 from solera.data.table_files import TableFile, table_files

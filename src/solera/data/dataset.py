@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from solera.core import rng
 from solera.core.clients import BoolArray
 from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
-from solera.core.schema import Feature, Schema, Target, class_codes, infer_target
+from solera.core.schema import Feature, Schema, Target, class_codes, class_values, infer_target
 from solera.data.files import DatasetInfo
 from solera.data.label_statistics import label_statistics
 
@@ -126,14 +125,6 @@ class Dataset:
         shown = [f"{n} {s:.1%}" for n, s in zip(self.class_names[:_SHOWN], shares, strict=False)]
         more = ["…"] if len(self.class_names) > _SHOWN else []
         return f"{text}: {', '.join(shown + more)}"
-
-
-def class_values(names: tuple[str, ...]) -> NDArray[Any]:
-    """What names of classes stand for: whole numbers, truth values or texts."""
-    if {*names} <= {"False", "True"}:
-        return np.array([name == "True" for name in names])
-    whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in names)
-    return np.array(names, dtype=np.int64 if whole else np.str_)
 
 
 def _outputs(schema: Schema) -> str:

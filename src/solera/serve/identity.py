@@ -16,7 +16,6 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,13 +24,11 @@ from solera.core.payload import decode, encode
 from solera.core.private_files import read_private, refuse_open, write_file
 from solera.serve.wire import NO_START
 from solera.trust.sealed import SealError, open_sealed, seal
+from solera.trust.signatures import signed_message as signed_message
+from solera.trust.signatures import verify as verify
 
 try:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 except ImportError:
     raise MissingExtra.of("a client's identity", "serve") from None
@@ -131,23 +128,6 @@ class Identity:
         if not verify(sender, _sealed_message(self.seal_key, context, inside), signature):
             raise WrongSender(f"key {sender.hex()[:16]}… did not make this message")
         return inside
-
-
-def verify(sign_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the owner of ``sign_key`` signed ``message``; False whatever the bytes are."""
-    try:
-        _public_key(sign_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-_public_key = lru_cache(1024)(Ed25519PublicKey.from_public_bytes)
-
-
-def signed_message(purpose: str, *parts: str | int | bytes) -> bytes:
-    """The only bytes that mean these parts for this purpose."""
-    return encode([f"solera {purpose} 1", *parts])
 
 
 def ask_digest(

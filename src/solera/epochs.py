@@ -1,0 +1,35 @@
+"""``so.epochs``: what owners sign before any job: a dictionary, populations, a data freeze."""
+
+from solera.data.dictionary_tables import draft, read_table
+from solera.data.misfits import Misfit, misfits
+from solera.trust.epoch import (
+    Changes,
+    Dictionary,
+    DictionaryColumn,
+    Draft,
+    Epoch,
+    EpochError,
+    Owner,
+    Population,
+    SignedEpoch,
+    Snapshot,
+    changes,
+)
+
+__all__ = [
+    "Changes",
+    "Dictionary",
+    "DictionaryColumn",
+    "Draft",
+    "Epoch",
+    "EpochError",
+    "Misfit",
+    "Owner",
+    "Population",
+    "SignedEpoch",
+    "Snapshot",
+    "changes",
+    "draft",
+    "misfits",
+    "read_table",
+]

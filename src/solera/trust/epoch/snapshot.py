@@ -1,0 +1,149 @@
+"""The rows of one owner in one epoch: what they are bound to, whose they are, and where they count.
+
+Everything follows from the rows and the owner's secret, so that the agent, a worker that starts
+again and a simulation find the same: row order, folds and commitment. Nobody without the secret
+can tell from a commitment which rows it is of, nor from a fold who is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
+from solera.core.errors import DataError
+from solera.core.payload import decode, encode
+from solera.trust.epoch.dictionary import Dictionary
+from solera.trust.epoch.populations import EVERYONE
+
+FOLDS = 10
+_MARK = 16
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Rows in the order that every job sees them.
+
+    ``order`` are their places in the owner's table. ``persons`` and ``rows`` are keyed hashes of
+    whose row each is and of what it holds; ``marks`` say in which populations it is, the first
+    being all rows.
+    """
+
+    order: IntArray
+    persons: Array
+    rows: Array
+    folds: IntArray
+    marks: BoolArray
+    populations: tuple[str, ...]
+    known: IntArray
+    """For every column, how many persons have a value."""
+    commitment: bytes
+
+    @classmethod
+    def of(
+        cls,
+        secret: bytes,
+        dictionary: Dictionary,
+        values: FloatArray,
+        persons: Sequence[str] | None = None,
+    ) -> Self:
+        """The snapshot of a table of all columns of a dictionary.
+
+        Without ``persons`` equal rows are taken for one person's.
+        """
+        if not len(values):
+            raise DataError("the data source has no rows")
+        plain = np.ascontiguousarray(values + 0.0, dtype="<f8")  # −0 is 0
+        plain[np.isnan(plain)] = np.nan
+        contents = [row.tobytes() for row in plain]
+        whose = contents if persons is None else [name.encode() for name in persons]
+        persons_, rows = _marks(secret, "person", whose), _marks(secret, "row", contents)
+        order = np.lexsort((rows, persons_))
+        persons_, rows = persons_[order], rows[order]
+        key = _key(secret, "fold")
+        distinct, place = np.unique(persons_, return_inverse=True)
+        fold = np.array(
+            [_number(hmac.digest(key, mark, "sha256")) % FOLDS for mark in _raw(distinct)]
+        )
+        known = ~np.isnan(plain[order])
+        return cls(
+            order=order,
+            persons=persons_,
+            rows=rows,
+            folds=fold[place],
+            marks=dictionary.marks(plain[order]),
+            populations=dictionary.population_names,
+            known=np.array([len(np.unique(place[column])) for column in known.T], dtype=np.int64),
+            commitment=_commitment(secret, dictionary, persons_, rows),
+        )
+
+    @property
+    def person_count(self) -> int:
+        """How many persons there are."""
+        return len(np.unique(self.persons))
+
+    def persons_in(self, population: str = EVERYONE) -> int:
+        """How many persons have a row in a population."""
+        return len(np.unique(self.persons[self.marks[:, self.populations.index(population)]]))
+
+    def chosen(self, folds: Sequence[int], population: str = EVERYONE) -> IntArray:
+        """The rows of these folds and this population, as places in the owner's table."""
+        inside = self.marks[:, self.populations.index(population)]
+        return np.asarray(self.order[inside & np.isin(self.folds, folds)])
+
+    def encode(self) -> bytes:
+        """What an owner keeps of an epoch, to see what the next one changes."""
+        fields = ("persons", "rows", "marks", "populations", "commitment")
+        return encode({"kind": "solera snapshot 1", **{f: getattr(self, f) for f in fields}})
+
+
+@dataclass(frozen=True)
+class PastSnapshot:
+    """What an owner keeps of a snapshot: who was in it, with what, in which populations."""
+
+    persons: Array
+    rows: Array
+    marks: BoolArray
+    populations: tuple[str, ...]
+    commitment: bytes
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """What :meth:`Snapshot.encode` wrote."""
+        fields: dict[str, Any] = decode(data)
+        if fields.pop("kind", None) != "solera snapshot 1":
+            raise DataError("this is no snapshot of an epoch")
+        return cls(**{**fields, "populations": tuple(fields["populations"])})
+
+
+def _commitment(secret: bytes, dictionary: Dictionary, persons: Array, rows: Array) -> bytes:
+    columns = hashlib.sha256(dictionary.toml().encode()).digest()
+    total = hmac.new(_key(secret, "commitment"), columns, "sha256")
+    total.update(persons.tobytes())
+    total.update(rows.tobytes())
+    return total.digest()
+
+
+def _key(secret: bytes, purpose: str) -> bytes:
+    return hmac.digest(secret, f"solera epoch 1 {purpose}".encode(), "sha256")
+
+
+def _marks(secret: bytes, purpose: str, contents: Sequence[bytes]) -> Array:
+    """A keyed hash of each."""
+    key = _key(secret, purpose)
+    marks = b"".join(hmac.digest(key, content, "sha256")[:_MARK] for content in contents)
+    return np.frombuffer(marks, dtype=f"S{_MARK}")
+
+
+def _raw(marks: Array) -> list[bytes]:
+    data = marks.tobytes()
+    return [data[i : i + _MARK] for i in range(0, len(data), _MARK)]
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
