@@ -1,4 +1,4 @@
-"""Dictionaries are drafted from tables, and a table's misfits come with the line that mends them."""
+"""Dictionaries are drafted from tables, and a misfit comes with the line that mends it."""
 
 import numpy as np
 import pandas

@@ -115,7 +115,8 @@ def test_secrets_follow_from_the_seed_where_none_are_given():
 
 def test_what_no_owner_could_sign_is_refused():
     frame = table()
-    few = dictionary(frame).toml() + "[populations.oldest]\nage = { min = 89 }\n"
+    frame.loc[0, "age"] = 100
+    few = dictionary(frame).toml() + "[populations.oldest]\nage = { min = 95 }\n"
     with pytest.raises(DataError, match="could sign no such epoch: oldest holds"):
         so.simulate(frame, dictionary=so.epochs.Dictionary.parse(few), group="hospital")
 

@@ -113,7 +113,7 @@ def test_hundreds_of_altered_epochs_do_not_verify():
             consent = f"nothing {draw.integers(9)}"
             mine = Signature(signatures[i].key, signatures[i].bytes, consent)
             changed = (*signatures[:i], mine, *signatures[i + 1 :])
-        with pytest.raises(EpochError, match="not of this epoch|not signed"):
+        with pytest.raises(EpochError, match=r"not of this epoch|not signed"):
             Epoch(draft, owners).verify(changed)
 
 
@@ -154,7 +154,7 @@ def test_an_owner_that_comes_or_leaves_alone_must_consent(comes):
     owners = [h for h in hospitals if h.key.sign_key in {o.key for o in after.owners}]
     signed = signed_by(owners, after)
     signed.verify()
-    with pytest.raises(EpochError, match="owner-4 alone came or left .*has the totals of owner-4"):
+    with pytest.raises(EpochError, match=r"owner-4 alone came or left .*has the totals of owner-4"):
         signed.verify([before])
     consent = consent_to_lone_change(lone.part())
     by_another = after.sign(hospitals[0].key, consent=consent)

@@ -212,12 +212,11 @@ class Dictionary:
         """The populations, all rows the first."""
         return (EVERYONE, *(population.name for population in self.populations))
 
-    def population_number(self, name: str) -> int:
-        """The column of :meth:`marks` of a population."""
+    def check_population(self, name: str) -> None:
+        """An error unless there is a population of this name."""
         if name not in self.population_names:
             hint = nearest(name, self.population_names)
             raise UsageError(f"the dictionary has no population {name!r}", hint=hint)
-        return self.population_names.index(name)
 
     def with_columns(self, names: Sequence[str]) -> Self:
         """The same with these columns only, in this order."""
