@@ -33,7 +33,8 @@ class Task:
     makes of the ask's payload. ``spends`` says what a reply is worth to which the task itself adds
     noise. ``sealed`` says that it exchanges messages with other clients
     (:mod:`solera.core.sealing`), ``alone`` that its replies may be read one by one where all others
-    are only added up: they hold names and keys, on which clients agree first.
+    are only added up: they hold names and keys, on which clients agree first. ``fast`` is ``one``
+    for a single client in the way of ``many``, where the other is written to be read.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Task:
     spends: Spends | None = None
     sealed: bool = False
     alone: bool = False
+    fast: One | None = None
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -63,6 +65,7 @@ def task(
     spends: Spends | None = None,
     sealed: bool = False,
     alone: bool = False,
+    fast: One | None = None,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -78,7 +81,7 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        _tasks[name] = Task(name, one, many, version, finite, like, spends, sealed, alone)
+        _tasks[name] = Task(name, one, many, version, finite, like, spends, sealed, alone, fast)
         return _tasks[name]
 
     return install

@@ -13,7 +13,7 @@ from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.rows import dense
-from solera.trust.constructors import count_by, sum_by
+from solera.trust.constructors import sum_by
 
 
 @task("preprocess.moments", many=True, version=2)
@@ -29,26 +29,27 @@ def column_moments(client: Client, ask: Any) -> dict[str, Any]:
     X = np.asarray(dense(X), dtype=np.float64)
     known = np.isfinite(X)
     where = None if known.all() else known
+    rows = sum_by(None, known, where=known)
     if ask is None:
-        return {"rows": count_by(known), "sum": sum_by(None, X, where=where)}
+        return {"rows": rows, "sum": sum_by(None, X, where=where)}
     apart = X - ask["centre"]
     return {
-        "rows": count_by(known),
+        "rows": rows,
         "sum": sum_by(None, apart, where=where),
         "squares": sum_by(None, apart**2, where=where),
-        "uncentred": count_by(np.zeros((len(X), 1), dtype=bool)),
+        "uncentred": sum_by(None, np.zeros((len(X), 1), dtype=bool)),
     }
 
 
 def _of_sparse(X: Any, ask: Any) -> dict[str, Any]:
-    rows = count_by(np.broadcast_to(np.True_, X.shape))
+    rows = sum_by(None, np.broadcast_to(np.True_, X.shape))
     if ask is None:
         return {"rows": rows, "sum": sum_by(None, X)}
     return {
         "rows": rows,
         "sum": sum_by(None, X),
         "squares": sum_by(None, (X.multiply(X) - X.multiply(2 * ask["centre"])).tocsr()),
-        "uncentred": count_by(np.ones((X.shape[0], 1), dtype=bool)),
+        "uncentred": sum_by(None, np.ones((X.shape[0], 1), dtype=bool)),
     }
 
 

@@ -31,6 +31,9 @@ class Exchange(Protocol):
     def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
         """The partial over all owners, with what is absent of it."""
 
+    def keeps(self, fit: Fit) -> bool:
+        """Whether owners keep anything of a fit."""
+
 
 class BoardEngine:
     """Carries asks of all owners whose answers add up; everything else is refused by name.
@@ -76,6 +79,10 @@ class BoardEngine:
     def sizes(self, part: Part) -> IntArray | None:
         """Nobody knows how many rows an owner has."""
         return None
+
+    def keeps(self, fit: Fit) -> bool:
+        """Whether owners still have what they kept for a fit."""
+        return self.exchange.keeps(fit)
 
     def states(self, fit: Fit = OUTSIDE) -> dict[int, Any]:
         """What owners keep stays with them."""

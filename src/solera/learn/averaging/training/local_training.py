@@ -315,6 +315,14 @@ def training_task(name: str, *, noised: bool = True) -> Callable[[Protocol], Tas
                 local = GroupTraining(client.alone, ask)
             return _contributions(local, protocol(local)[0])
 
+        def fast(client: Client, ask: Any) -> dict[str, Contribution]:
+            architecture = architecture_of(ask["model"])
+            if architecture.layers is None and not architecture.stacks:
+                return one(client, ask)
+            with own_threads():
+                local = GroupTraining(client.alone, ask)
+                return _contributions(local, protocol(local)[0])
+
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
             architecture = architecture_of(ask["model"])
             if architecture.layers is None and not architecture.stacks:
@@ -327,7 +335,7 @@ def training_task(name: str, *, noised: bool = True) -> Callable[[Protocol], Tas
         one.__module__ = many.__module__ = protocol.__module__
         one.__qualname__ = protocol.__qualname__
         spends = spent_by_reply if noised else None
-        return task(name, many=many, spends=spends)(one)
+        return task(name, many=many, spends=spends, fast=fast)(one)
 
     return install
 

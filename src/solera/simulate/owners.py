@@ -1,0 +1,146 @@
+"""Owners of a simulated epoch: the sums of a closed job, without a board.
+
+Every owner works out its terms as in earnest, by its own rows, secret and policy, and the words of
+all are added up; only masks and signatures, which cancel and prove, are left out. So a run over a
+board gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Source
+from solera.core.engine import Ask, Fit
+from solera.core.errors import PayloadError, UsageError
+from solera.core.federation import Configuration
+from solera.core.topology import Star
+from solera.data.federated import FederatedData
+from solera.engines.owner import OwnerWorker
+from solera.trust.board.engine import BoardEngine, NotClosed
+from solera.trust.board.hashing import digest
+from solera.trust.board.sums import Own, sums_of
+from solera.trust.board.words import Words, numbers_of, words_of
+from solera.trust.policy import Policy
+
+FEWEST, MOST = 3, 64
+"""Owners of an epoch."""
+
+
+class SimulatedOwners:
+    """The exchange of owners who live on this machine, one worker each."""
+
+    def __init__(self, workers: list[OwnerWorker]) -> None:
+        self.workers = workers
+
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
+        """The partial over all owners; each takes the same steps as over a board."""
+        runs = [
+            sums_of(question, aggregation, len(self.workers), w.answer(question, ask, aggregation))
+            for w in self.workers
+        ]
+        own = [next(run)[1] for run in runs]
+        partials: list[Any] = []
+        while not partials:
+            total = added_up(own)
+            own = []
+            for run in runs:
+                try:
+                    own.append(run.send(total)[1])
+                except StopIteration as end:
+                    partials.append(end.value)
+        return partials[0]
+
+    def keeps(self, fit: Fit) -> bool:
+        """Whether owners keep anything of a fit."""
+        return any(worker.keeps(fit) for worker in self.workers)
+
+
+def added_up(own: list[Own]) -> Any:
+    """What the words of all owners add up to, modulo 2^64."""
+    total: Words | None = None
+    agreed: Any = None
+    for terms in own:
+        words, form = words_of(terms()[0], len(own))
+        if total is None:
+            total, agreed = words, form
+        elif form != agreed:
+            raise PayloadError("the terms of owners are not of one form")
+        else:
+            np.add(total, words, out=total)
+    assert total is not None
+    return numbers_of(total, agreed, len(own))
+
+
+def closed_engine(
+    data: Source, configuration: Configuration, secrets: Mapping[Any, bytes] | None
+) -> BoardEngine:
+    """The engine on which the learners of a closed job run, over simulated owners."""
+    policy: Policy = configuration.policy
+    if not isinstance(data, FederatedData):
+        raise NotClosed(
+            f"a closed job needs rows of owners in memory, not {type(data).__name__}",
+            hint="so.simulate(X, y, clients=4, policy='sums')",
+        )
+    for name, what in _no_part(configuration).items():
+        raise NotClosed(
+            f"simulate({name}=…, policy={policy.policy!r}): {what}",
+            hint=f"leave {name}= out, or policy='trusted'",
+        )
+    if not FEWEST <= data.clients <= MOST or data.clients <= policy.min_peers:
+        raise NotClosed(
+            f"a closed job has {max(FEWEST, policy.min_peers + 1)} to {MOST} owners, here are "
+            f"{data.clients}",
+            hint="clients=4",
+        )
+    workers = [
+        OwnerWorker(data.only(i), policy, secret, data.clients)
+        for i, secret in enumerate(_secrets_of(data, configuration, secrets))
+    ]
+    schema = data.schema.with_positive(configuration.positive)
+    gaps = _gaps(data)
+    return BoardEngine(SimulatedOwners(workers), schema, data.clients, gaps=gaps, names=data.names)
+
+
+def _no_part(configuration: Configuration) -> dict[str, str]:
+    """What of a simulation no closed job has, by the name of the option."""
+    failures = "an owner that is away is waited for, nothing is lost"
+    found = {
+        "topology": None if isinstance(configuration.topology, Star) else "there is no other way",
+        "secure": configuration.secure and "only sums are shared already",
+        "failures": configuration.failures and failures,
+        "clock": configuration.clock and "there is no virtual time",
+        "engine": configuration.engine != "local" and "owners run one after the other, here",
+    }
+    return {name: what for name, what in found.items() if what}
+
+
+def _secrets_of(
+    data: FederatedData, configuration: Configuration, secrets: Mapping[Any, bytes] | None
+) -> list[bytes]:
+    """Every owner's secret, by its name or number; derived from the seed where none is given."""
+    if secrets is None:
+        return [digest("secret", configuration.seed, i) for i in range(data.clients)]
+    names = data.names or tuple(range(data.clients))
+    missing = [name for i, name in enumerate(names) if name not in secrets and i not in secrets]
+    if missing:
+        raise UsageError(
+            f"simulate(secrets=…) has none of {missing[0]!r}", hint="32 bytes for every client"
+        )
+    return [secrets.get(name, secrets.get(i, b"")) for i, name in enumerate(names)]
+
+
+def _gaps(data: FederatedData) -> tuple[str, ...]:
+    """The columns in which some row misses a value, as a dictionary would allow it."""
+    X = data.X
+    values = X.data if hasattr(X, "indptr") else X
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return ()
+    if hasattr(X, "indptr"):
+        columns = np.unique(X.indices[~np.isfinite(X.data)])
+    else:
+        columns = np.flatnonzero(~np.isfinite(X.reshape(len(X), -1)).all(axis=0))
+    return tuple(data.schema.features[int(column)].name for column in columns)

@@ -1,0 +1,187 @@
+"""What of an owner's contributions may be added up over all owners, by their form.
+
+Sums over all rows of a part are told where the owners together have ``min_count`` persons in it.
+Sums over some rows (``where=``, ``rows=``) are told number by number, where at least one owner has
+``min_count`` persons behind it: nobody learns how many the others have. Gram matrices solve a model
+at once: they take at most a sixth of all persons as parameters of one output (a third fixes labels
+of single rows). What takes many steps needs ``exact_training``. Counts by cell wait for the next
+version, which adds noise to the persons behind a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from solera.core.clients import Client, Part
+from solera.core.errors import GateRefusal
+from solera.core.replies import map_leaves
+from solera.core.task import Task
+from solera.trust.board.hashing import framed
+from solera.trust.cells import OneCell
+from solera.trust.contributions import (
+    Contribution,
+    Counts,
+    Fact,
+    Joint,
+    Sums,
+    Update,
+    entries_of,
+)
+from solera.trust.grams import Gram
+from solera.trust.noise import noise_table
+from solera.trust.open_asks import behind, with_entry
+from solera.trust.policy import Policy
+
+SHARE = 6
+"""Persons that a parameter of one output needs."""
+NEXT = "waits for the next version"
+
+Persons = Mapping[Part, int]
+"""How many persons all owners have together in each part."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A reply as numbers; ``enough`` marks, by entry, those behind which there are enough persons.
+
+    Entries that are about all rows of a part are not in ``enough``: they may be told.
+    """
+
+    numbers: Any
+    enough: dict[str, Any]
+
+
+def judge(
+    task: Task, client: Client, payload: Any, reply: Any, policy: Policy, persons: Persons | None
+) -> Judged:
+    """The numbers of a reply, or a :class:`GateRefusal` before anything of it is posted.
+
+    ``persons`` are known but while they are counted.
+    """
+    if noise_table(payload) is not None:
+        _refuse(task, f"noise inside a sum {NEXT}", "leave dp= out, or the policy 'trusted'")
+    numbers, enough = reply, {}
+    for entry, leaf in entries_of(reply):
+        if not isinstance(leaf, Contribution):
+            _refuse_bare(task, entry)
+        _check_form(task, entry, leaf, payload, policy)
+        if persons is not None and leaf.about_rows:
+            _check_persons(task, entry, leaf, policy, persons[leaf.part])
+        rows = behind(client, leaf, policy.unit)
+        numbers = with_entry(numbers, entry, leaf.numbers(rows))
+        if _is_of_some_rows(leaf):
+            enough[entry] = map_leaves(
+                lambda count: np.asarray(count) >= policy.min_count, leaf.persons(rows)
+            )
+    return Judged(numbers, enough)
+
+
+def blinds(secret: bytes, question: bytes, size: int, owners: int) -> Any:
+    """Numbers that look random to who does not know the secret, none of them 0.
+
+    Sums of them tell that there is one, and next to nothing else.
+    """
+    import hashlib
+
+    stream = hashlib.shake_256(framed("blind", secret, question)).digest(8 * size)
+    drawn = np.frombuffer(stream, "<i8") // (2 * owners)
+    return np.where(drawn == 0, 1, drawn)
+
+
+def _is_of_some_rows(leaf: Contribution) -> bool:
+    if isinstance(leaf, Joint):
+        return any(map(_is_of_some_rows, leaf.sums))
+    return leaf.rows is not None or (isinstance(leaf, Sums) and leaf.where is not None)
+
+
+def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy: Policy) -> None:
+    """Refuse what no sum of this version may hold."""
+    if isinstance(leaf, Joint):
+        for one in leaf.sums:
+            _check_form(task, entry, one, payload, policy)
+    elif isinstance(leaf, Counts | Sums):
+        if not isinstance(leaf.cells, OneCell):
+            what = "counts" if isinstance(leaf, Counts) else "sums"
+            _refuse(
+                task,
+                f"{_named(entry)} {what} by cell, which {NEXT}",
+                "so.count_by(None), so.sum_by(None, values, where=…); or the policy 'trusted'",
+            )
+    elif isinstance(leaf, Update):
+        _check_update(task, entry, payload, policy)
+    elif not isinstance(leaf, Fact | Gram):
+        _refuse_bare(task, entry)
+
+
+def _check_update(task: Task, entry: str, payload: Any, policy: Policy) -> None:
+    if not policy.exact_training:
+        _refuse(
+            task,
+            f"{_named(entry)} the parameters of a model that takes many rounds; many exact sums "
+            "together can give away a person's target",
+            'exact_training = true in the policy, in a simulation policy={"policy": "sums", '
+            '"exact_training": True}',
+        )
+    batch = batch_size_of(payload)
+    if batch is not None and batch < policy.min_count:
+        _refuse(
+            task,
+            f"batches of {batch} rows, fewer than min_count = {policy.min_count}",
+            f"batch_size={policy.min_count}",
+        )
+
+
+def batch_size_of(payload: Any) -> int | None:
+    """How many rows a step takes, where the payload says so."""
+    for table in (payload, payload.get("training") if isinstance(payload, Mapping) else None):
+        if isinstance(table, Mapping) and isinstance(table.get("batch_size"), int):
+            return int(table["batch_size"])
+    return None
+
+
+def _check_persons(
+    task: Task, entry: str, leaf: Contribution, policy: Policy, persons: int
+) -> None:
+    if persons < policy.min_count:
+        _refuse(
+            task,
+            f"{_named(entry)} something about the part {leaf.part!r}, in which all owners together "
+            f"have fewer than min_count = {policy.min_count} persons",
+            "another part, or more persons",
+        )
+    if isinstance(leaf, Gram):
+        check_sixth(int(leaf.X.shape[1]), persons, f"task {task.name!r}")
+
+
+def check_sixth(parameters: int, persons: int, what: str) -> None:
+    """Refuse a model, solved exactly, of more parameters of one output than a sixth of persons."""
+    if SHARE * parameters > persons:
+        raise GateRefusal(
+            f"{what}: {parameters:,} parameters of one output need {SHARE * parameters:,} persons "
+            f"of all owners, there are {persons:,}: more parameters would fix targets of single "
+            "persons",
+            hint=f"at most {persons // SHARE:,} columns with the intercept, so.learn.FedSelect; "
+            "or the policy 'trusted'",
+        )
+
+
+def _refuse_bare(task: Task, entry: str) -> NoReturn:
+    name = f"entry {entry!r}" if entry else "the reply"
+    _refuse(
+        task,
+        f"nothing says which rows gave {name}",
+        "return so.sum_by(None, values), so.count_by(None), so.gram(X), so.update(model), or "
+        "so.fact(value) where it does not depend on rows",
+    )
+
+
+def _named(entry: str) -> str:
+    return f"{entry!r} holds" if entry else "the reply holds"
+
+
+def _refuse(task: Task, why: str, instead: str) -> NoReturn:
+    raise GateRefusal(f"a closed job cannot add up task {task.name!r}: {why}", hint=instead)

@@ -1,0 +1,27 @@
+"""The first sum of every closed job: how many persons all owners have in each part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import PARTS, Client
+from solera.core.task import task
+from solera.trust.constructors import count_by
+
+PERSONS = "board.persons"
+
+
+@task(PERSONS)
+def count_persons(client: Client, ask: Any) -> dict[str, Any]:
+    """The persons in every part of this client's rows."""
+    return {part: count_by(None, rows=_first_rows(client, part), part=part) for part in PARTS}
+
+
+def _first_rows(client: Client, part: Any) -> Any:
+    """One row of every person."""
+    units = client.data.units(part)
+    if units is None:
+        return np.arange(len(client.data.part(part)))
+    return np.unique(units, return_index=True)[1]
