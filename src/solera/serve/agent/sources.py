@@ -109,7 +109,7 @@ def open_source(
         data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
         target = target_columns(url, target)
-        frame = _translated(to_pandas(read_table(url)), translate or {})
+        frame = translated(to_pandas(read_table(url)), translate or {})
         if withdrawn is not None and unit in frame.columns:
             frame = frame[~np.array(withdrawn.of(map(category_text, frame[unit])), dtype=bool)]
         identifiers, labelled = None, None
@@ -187,7 +187,7 @@ def _only(data: FederatedData) -> FederatedData:
 # --- what all have in common ---
 
 
-def _translated(frame: Any, translate: Mapping[str, Column]) -> Any:
+def translated(frame: Any, translate: Mapping[str, Column]) -> Any:
     """The frame with columns under the names, units and categories of the federation."""
     known = list(frame.columns)
     check_columns([column.source for column in translate.values()], known)
