@@ -34,6 +34,8 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
+from solera.serve.agent.closed.jobs import OwnerJobs
+from solera.serve.agent.closed.rules import OwnerRules
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.heartbeat import Heartbeat
@@ -106,12 +108,25 @@ class Agent:
         who = (self.place, self.identity, self.folder, self.connection)
         self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
+        self.closed = self._closed_jobs()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
         self._waiting: list[HeldJob] = []
         self._listed: set[str] | None = None
         self._left_out = self._withdrawals()
         self._guard()
+
+    def _closed_jobs(self) -> OwnerJobs:
+        return OwnerJobs(
+            self.folder,
+            self.place,
+            self.identity,
+            self.worker,
+            self.attempts,
+            self.audit,
+            OwnerRules(self.folder, self.place, lambda: self.policy),
+            self.stop,
+        )
 
     @property
     def approvals(self) -> Approvals:
@@ -190,6 +205,7 @@ class Agent:
         with suppress(Terminated), terminated_by_signal():
             with suppress(*TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
+            self.closed.start()
             with Heartbeat(home.connect_to(self.place, self.identity, 0.0), self._beat):
                 self._work_on(wait)
 
@@ -209,8 +225,10 @@ class Agent:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _beat(self) -> wire.Heartbeat:
-        doing = self.doing or held_words((job.job, job.since) for job in self._waiting)
-        return wire.Heartbeat(doing=doing[:200], version=__version__[:50], head=self.head)
+        held = held_words((job.job, job.since) for job in self._waiting)
+        doing = self.doing or self.closed.words() or held
+        about = {"version": __version__[:50], "policy": self.policy.rules.policy}
+        return wire.Heartbeat(doing=doing[:200], head=self.head, **about)
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""

@@ -67,7 +67,7 @@ class OwnerJobs(threading.Thread):
         super().__init__(name="closed jobs", daemon=True)
         self.store = ClosedStore(folder / home.CLOSED, audit)
         self.stop, self._rules = stop, rules
-        self._place, self._identity = place, identity
+        self._folder, self._place, self._identity = folder, place, identity
         self._worker, self._attempts = worker, attempts
         self._runs: dict[str, ClosedRun] = {}
         self._version = ""
@@ -140,6 +140,7 @@ class OwnerJobs(threading.Thread):
         self.store.move(own.jid, "running")
         owner = Owner(
             identity=self._identity,
+            secret=home.read_secret(self._folder),
             epoch=epoch,
             worker=self._worker,
             attempts=self._attempts,

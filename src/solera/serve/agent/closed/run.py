@@ -14,17 +14,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from solera.core.errors import DataError, SoleraError, WorkerDied
-from solera.core.payload import decode, encode
-from solera.engines.asks import ask_from_payload
+from solera.core.component import build
+from solera.core.errors import DataError, SoleraError
+from solera.core.payload import decode
 from solera.serve.agent.attempts import CRASHES, AskKey, Attempts
 from solera.serve.agent.closed.connection import BoardClient, Interrupted
 from solera.serve.agent.closed.learner_child import LearnerDied, LearnerProcess
 from solera.serve.agent.closed.store import ClosedStore, JobRecords, OwnJob
+from solera.serve.agent.closed.terms import OwnAnswer, OwnTerms
 from solera.serve.agent.worker import Worker
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.identity import Identity
 from solera.trust.board.run import OwnerRun, RunEnded, RunStopped
+from solera.trust.board.sums import sums_of
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.epoch import Epoch
 
@@ -42,6 +44,7 @@ class Owner:
     """
 
     identity: Identity
+    secret: bytes
     epoch: Epoch
     worker: Worker
     attempts: Attempts
@@ -97,15 +100,20 @@ class ClosedRun(threading.Thread):
             board=board,
             store=JobRecords(self.owner.store, self.job.jid),
         )
+        terms = self._own_terms()
         try:
+            terms.check()
             run.start()
             run.keys()
-            closed = run.close(self._learned(run))
+            closed = run.close(self._learned(run, terms))
+        except DataError as error:
+            self._end(run, board, RunEnded(str(error)))
+            return
         except RunEnded as ended:
             self._end(run, board, ended)
             return
         board.leave_result(closed.sealed)
-        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, run.told)
+        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, 0)
         board.end(finished=True)
 
     def _end(self, run: OwnerRun, board: BoardClient, ended: RunEnded) -> None:
@@ -122,13 +130,24 @@ class ClosedRun(threading.Thread):
 
     # --- the learner ---
 
-    def _learned(self, run: OwnerRun) -> bytes:
+    def _learned(self, run: OwnerRun, terms: OwnTerms) -> bytes:
         """The result, from a learner that asks for one sum after the other."""
         with LearnerProcess(self._order(), self.owner.stop) as self.learner:
             while "result" not in (said := self._heard(run)):
-                self.learner.send({"total": self._total(run, said)})
+                self.learner.send({"total": self._total(run, terms, said)})
             result: bytes = said["result"]
             return result
+
+    def _own_terms(self) -> OwnTerms:
+        owner = self.owner
+        job = {
+            "text": self.job.text,
+            "epoch": owner.epoch.encode(),
+            "secret": owner.secret,
+            "owner": owner.index,
+        }
+        seconds = self.text.patience * _DAY
+        return OwnTerms(owner.worker, owner.attempts, self.job.jid, job, seconds)
 
     def _order(self) -> dict[str, Any]:
         model = None
@@ -151,38 +170,20 @@ class ClosedRun(threading.Thread):
                 raise RunEnded(str(error)) from None
             raise
 
-    def _total(self, run: OwnerRun, said: Mapping[str, Any]) -> Any:
-        """One sum over all owners; the own part of it only if that is not stored already."""
+    def _total(self, run: OwnerRun, terms: OwnTerms, said: Mapping[str, Any]) -> Any:
+        """What one ask comes to over all owners; the own part is worked out unless it is stored."""
         if objection := self.owner.objection(self.job):
             run.stop(objection)
-        return run.total(said["total"], lambda: self._own_terms(run, said))
-
-    def _own_terms(self, run: OwnerRun, said: Mapping[str, Any]) -> tuple[Any, bytes]:
-        """What this owner's rows add to a sum, and what its client keeps."""
-        ask = ask_from_payload(said["ask"])
-        key = AskKey(self.job.jid, run.k, "terms")
-        state = decode(run.state) if run.state else {}
-        while not self.owner.attempts.begin(key).hopeless:
+        aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
+        sums = sums_of(said["total"], aggregation, len(self._names), answer)
+        question, own = next(sums)
+        while True:
+            total = run.total(question, own)
+            terms.state = run.state
             try:
-                outcome = self.owner.worker.add_up(
-                    ask, said["aggregation"], self.owner.index, state, self._view()
-                )
-            except (DataError, WorkerDied, OSError) as error:
-                self.owner.attempts.undo(key)
-                raise Interrupted(f"the rows cannot be read: {error}") from None
-            if outcome.kind != "crashed":
-                break
-            self.owner.attempts.crashed(key)
-        else:
-            raise RuntimeError("the task ended the process that worked on it")
-        if outcome.reply is None:
-            raise DataError(f"{outcome.kind}: {outcome.reason}")
-        self.owner.attempts.end(key)
-        return decode(outcome.reply), encode(outcome.state)
-
-    def _view(self) -> Any:
-        """Which rows and columns of the snapshot the text is about."""
-        return self.job.text
+                question, own = sums.send(total)
+            except StopIteration as end:
+                return end.value
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""
