@@ -97,12 +97,11 @@ class ClosedTasks:
 
 def selection_of(text: JobText) -> Selection:
     """Which rows and columns of an epoch a text is about."""
-    target = (text.target,) if isinstance(text.target, str) else text.target
     return Selection(
-        columns=text.columns or None,
-        target=target or None,
+        columns=text.columns,
+        target=text.target,
         population=EVERYONE if text.population == "all" else text.population,
-        train=text.training,
+        training=text.training,
         validation=text.validation,
         test=text.test,
     )

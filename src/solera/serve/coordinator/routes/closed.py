@@ -89,7 +89,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         job: ClosedJob | None = await coordinator.notifier.until(
             jid, lambda: run_in_threadpool(look), wait
         )
-        return job or await run_in_threadpool(store.closed_job, jid)
+        return job if job is not None else await run_in_threadpool(store.closed_job, jid)
 
     @routes.get("/v1/closed/{jid}/result", dependencies=driver)
     def result(jid: Digest) -> Response:
@@ -121,7 +121,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
 
         topic = ("texts", who.federation)
         found: ClosedJobs | None = await coordinator.notifier.until(topic, news, wait)
-        return found or await run_in_threadpool(look)
+        return found if found is not None else await run_in_threadpool(look)
 
     @routes.post("/v1/closed/{jid}/verdict")
     def decide(jid: Digest, who: Client, said: NewVerdict) -> dict[str, str]:
