@@ -18,15 +18,18 @@ from solera.data.dictionary_tables import read_table
 from solera.data.epoch_rows import snapshot_of
 from solera.serve.agent import home
 from solera.serve.agent.closed.epochs import FILE
-from solera.serve.driver.closed.driver import ClosedDriver, Scope
+from solera.serve.driver.closed.driver import ClosedDriver
 from solera.serve.driver.closed.researcher import Researcher
 from solera.serve.identity import Identity
 from solera.trust.epoch import Draft, Epoch, Owner, SignedEpoch
+from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.runtime import pinned_environment
 
 NAMES = ("north", "south", "east", "west")
 AGENT = """
-import os, sys
+import logging
+import sys
+import numpy as np
 import pandas as pd
 import solera as so
 from solera.data.dictionary_tables import read_table
@@ -42,9 +45,10 @@ def table(dictionary):
 
 def rows():
     frame = pd.read_csv(data)
-    return so.data.FederatedData(frame.iloc[:, :-1].to_numpy(), None, [0, len(frame)])
+    return so.data.FederatedData(frame.iloc[:, :-1].to_numpy(), None, np.array([0, len(frame)]))
 
 
+logging.basicConfig(level=logging.WARNING)
 agent = Agent(folder, Worker(rows, table=table), PolicyFile(policy))
 agent.run(wait=5)
 """
@@ -89,19 +93,20 @@ class ClosedNetwork(Network):
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
         self.agents[name] = Program(AGENT, str(self.folder / name), *files)
 
-    def closed(self, repeat: int = 0, **scope: Any) -> ClosedDriver:
+    def closed(self, repeat: int = 0, **selected: Any) -> ClosedDriver:
         """A researcher's side of closed jobs."""
         key = self.folder / "researcher.key"
         who = Researcher.load("ana", key)
-        driver = ClosedDriver(self.driver(), self.federation, who, repeat, Scope(**scope))
+        driver = ClosedDriver(self.driver(), self.federation, who, repeat, Selection.of(**selected))
         driver._epoch = self.epoch
         return driver
 
     def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
         """What the federation's closed jobs must come to, byte for byte."""
-        shares = [self.frame.iloc[part] for part in self.parts]
+        owner = np.repeat(NAMES, [len(part) for part in self.parts])
         return so.simulate(
-            dict(zip(NAMES, shares, strict=True)),
+            self.frame.assign(owner=owner),
+            group="owner",
             dictionary=self.epoch,
             policy={"policy": "sums", "exact_training": True},
             secrets=self.secrets,
