@@ -61,6 +61,12 @@ class Pipeline(Predictor):
             for step, name in zip(self.steps, automatic, strict=True)
         ]
 
+    def parameters_of_output(self, schema: Schema) -> int:
+        for step in self.learners[:-1]:
+            assert isinstance(step, Transformer)
+            schema = step.planned_schema(schema)
+        return self.learners[-1].parameters_of_output(schema)
+
     @property
     def predicts(self) -> bool:
         return self.learners[-1].predicts

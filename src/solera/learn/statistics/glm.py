@@ -118,6 +118,9 @@ class FedGLM(Predictor):
             if self.weights is not None:
                 raise UsageError.of(self, "weights", self.weights, "let a row count for many")
 
+    def parameters_of_output(self, schema: Schema) -> int:
+        return 1 + int(design_columns(schema, self.offset, self.weights).sum())
+
     def train(self, federation: Federation) -> None:
         self._check_target()
         names = self._terms()
