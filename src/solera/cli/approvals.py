@@ -120,9 +120,9 @@ def _decide(
     with extra("approving jobs"):
         from solera.serve.agent.approvals import Approver
         from solera.serve.agent.decisions import decide
-        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.policy import OwnerPolicy
 
-    rules, person = Policy.read(policy), Approver.load(key)
+    rules, person = OwnerPolicy.read(policy), Approver.load(key)
     check_folder(folder)
     decide(folder, rules, person, job, verdict, **terms)
     what = "the approval of job" if verdict == "withdrawn" else "job"
@@ -146,12 +146,12 @@ def held(
         from solera.serve.agent import home
         from solera.serve.agent.approvals import Approvals
         from solera.serve.agent.held_jobs import HeldJobs
-        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.policy import OwnerPolicy
 
     check_folder(folder)
     jobs = HeldJobs(folder / home.HELD).read()
     if policy is not None:
-        approvers = Policy.read(policy).approval.approvers
+        approvers = OwnerPolicy.read(policy).approval.approvers
         approvals = Approvals(folder / home.APPROVALS, approvers)
         jobs = [job for job in jobs if approvals.approval(job.hash) is None]
     if as_json:

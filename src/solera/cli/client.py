@@ -68,7 +68,7 @@ def join(
     ca: Authority = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what tasks would see and what could leave; join not."),
+        typer.Option("--dry-run", help="Say what tasks would see; join not."),
     ] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Look for work once, do it and exit.")

@@ -25,34 +25,9 @@ from solera.engines.child import end
 
 CLIENTS = ("north", "south", "west")
 FEDERATION = "digits"
-BOUNDS = "\n".join(f"pixel{i} = [0, 16]" for i in range(64))
-POLICY = f"""\
-# What this client allows; everything else is refused. See: solera policy explain
-policy = "training"
-
-[data]
-min_rows = 100
-
-[output]
-parameters = 2.0  # a model may have twice as many as rows: digits are no secret, patients are
-
-[bounds]          # told where the smallest and largest values are asked for
-{BOUNDS}
-
-[[task]]
-name = "data.*"
-
-[[task]]
-name = "heonn.*"
-
-[[task]]
-name = "linear.train"
-[task.where]
-epochs = {{ max = 5 }}
-lr = {{ max = 0.1 }}
-
-[[task]]
-name = "learner.evaluate"
+POLICY = """\
+# What this client lets out. See: solera policy explain
+policy = "trusted"  # the driver may read rows: digits are no secret, patients are
 """
 JOB = """\
 name = "averaging"
@@ -92,7 +67,7 @@ def demo_network(folder: Path) -> None:
         typer.echo(
             f"\neverything is in {folder}\n\n"
             "What to try next\n"
-            f"  solera policy show {folder / 'policy.toml'}\n"
+            f"  solera policy check {folder / 'policy.toml'}\n"
             f"  tail -1 {folder / 'north' / 'audit.log'}\n"
             "  solera serve --help"
         )

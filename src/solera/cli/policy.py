@@ -1,74 +1,76 @@
-"""``solera policy``: what an owner's policy allows, and what a job needs of it."""
+"""``solera policy``: what an owner lets out."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from solera.cli.output import complain
-from solera.cli.serve import extra
+from solera.core.errors import UsageError
+from solera.trust.policy import NAMES, PROMISE
 
-if TYPE_CHECKING:
-    from solera.serve.description import Description
+app = typer.Typer(no_args_is_help=True, help="Write, explain and check the policies of owners.")
 
-app = typer.Typer(no_args_is_help=True, help="Read, check and write the policies of owners.")
-
-Job = Annotated[Path, typer.Argument(metavar="JOB.toml", help="What is to run.")]
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The policy.")]
 
+_TEMPLATE = """\
+# What may leave: "sums" (recommended), "noise" or "trusted". See: solera policy explain
+policy = "{name}"
+# jobs = ["statistics", "evaluation", "training"]
+# exact_training = true      # models of many rounds by exact sums; only noise hides every person
 
-@app.command(epilog="Example: solera policy show policy.toml")
-def show(file: File) -> None:
-    """Check a policy and say in sentences what it allows."""
-    from solera.serve.agent.policy import Policy
+# [data]
+# columns = ["age", "bmi"]   # the only columns tasks see besides the target
+# unit = "patient_id"        # whose row it is, where a person may have several
 
-    typer.echo(Policy.read(file).describe())
+# [approval]                 # a named person approves every job by its hash
+# mode = "ask"
+# [approval.approvers]
+# ana = "…"                  # made by: solera approver new ana
+
+# [privacy]                  # what noise may tell of these rows, over all jobs
+# epsilon = 4.0
+# delta = 1e-6
+"""
+
+
+@app.command(epilog="Example: solera policy init policy.toml")
+def init(
+    file: File,
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "sums",
+) -> None:
+    """Write a policy to start from; a file that exists is never replaced."""
+    from solera.core.private_files import write_file
+    from solera.trust.policy import Policy
+
+    Policy.of({"policy": policy})
+    if file.exists():
+        raise UsageError(f"{file} exists", hint="solera policy check reads it")
+    write_file(file, _TEMPLATE.format(name=policy).encode(), 0o644, overwrite=False)
+    typer.echo(f"{file} says policy = {policy!r}; next: solera policy check {file}")
 
 
 @app.command(epilog="Example: solera policy explain policy.toml")
-def explain(file: File) -> None:
-    """Say in sentences what may leave under a policy, and what remains possible all the same."""
-    from solera.serve.agent.policy import Policy
-    from solera.serve.agent.policy_words import explain as explained
+def explain(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.toml]", help="Say what this policy says, too.")
+    ] = None,
+) -> None:
+    """The five sentences that every owner reads, then the rules of a policy."""
+    for number, sentence in enumerate(PROMISE, start=1):
+        typer.echo(f"{number}. {sentence}")
+    if file is not None:
+        from solera.serve.agent.policy import OwnerPolicy
 
-    typer.echo(explained(Policy.read(file)))
-
-
-@app.command("for", epilog="Example: solera policy for job.toml > policy.toml")
-def for_job(job: Job) -> None:
-    """Print a policy that is just enough for a job: its tasks, with parameters in its ranges."""
-    from solera.serve.agent.policy_for import policy_for
-
-    typer.echo(policy_for(_described(job)), nl=False)
+        typer.echo(f"\n{OwnerPolicy.read(file).describe()}")
 
 
-@app.command(epilog="Example: solera policy check policy.toml job.toml")
-def check(file: File, job: Job) -> None:
-    """Everything that a policy would refuse of what a job asks, at once; exit code 1 if anything.
+@app.command(epilog="Example: solera policy check policy.toml")
+def check(file: File) -> None:
+    """Read a policy, and say what is wrong with it by its line; exit code 2 if anything is."""
+    from solera.serve.agent.policy import OwnerPolicy
 
-    What depends on the rows, such as counts too small to leave, is not known before they are asked.
-    """
-    from solera.serve.agent.policy import Policy
-    from solera.serve.agent.policy_for import missing
-
-    policy, described = Policy.read(file), _described(job)
-    lacking = missing(policy, described)
-    for line in lacking:
-        typer.echo(line)
-    if lacking:
-        hint = f"`solera policy for {job}` prints what is needed"
-        complain(f"{file} refuses {len(lacking)} of what job {described.job!r} asks", hint)
-        raise typer.Exit(1)
-    typer.echo(f"{file} allows all that job {described.job!r} asks")
-    if policy.approval.mode == "ask":
-        typer.echo(f"once {' or '.join(policy.approval.approvers)} has approved it")
-
-
-def _described(job: Path) -> Description:
-    from solera.core.config import read_text
-
-    with extra("a job file"):
-        from solera.serve.job_spec import read_job
-    return read_job(job).describe(read_text(job))
+    policy = OwnerPolicy.read(file)
+    typer.echo(f"{file} is a policy")
+    typer.echo(policy.describe())

@@ -3,13 +3,10 @@
 A description is a payload frame, kept by the coordinator as the blob ``spec`` of the job::
 
     {"job": "readmission", "federation": "cardio", "kind": "managed", "owner": "dr. vega",
-     "seed": 0, "learner": {"kind": "FedHEONN", "lam": 0.01}, "seconds": 86400.0,
-     "plan": [{"task": "heonn.statistics", "version": 1, "most": 1,
-               "where": {"row_share": {"min": 1.0, "max": 1.0}}, "optional": False}],
-     "toml": "…"}
+     "seed": 0, "learner": {"kind": "FedHEONN", "lam": 0.01}, "seconds": 86400.0, "toml": "…"}
 
-``plan`` is all that the job will ask, see :mod:`solera.core.plan`. ``seconds`` is how long the job
-may take, counted from the approval. ``toml`` is the file of a job that a coordinator drives.
+``seconds`` is how long the job may take, counted from the approval. ``toml`` is the file of a job
+that a coordinator drives.
 ``parts_of`` names an earlier job: tasks see what the client keeps of its model, and change nothing.
 
 What is approved is :func:`job_hash`, which covers the job's own name beside these bytes: the same
@@ -24,18 +21,17 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from solera.core.component import Component, component_name
 from solera.core.errors import PayloadError
 from solera.core.payload import decode, encode
-from solera.core.plan import Plan, plan_from_payload, plan_to_payload
 from solera.serve.identity import signed_message
 from solera.serve.wire import Kind, Name, Person, Seconds, Seed
 
 
 class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job, as its owner says it and as clients compare every ask with it."""
+    """A job, as its owner says it."""
 
     job: Name
     federation: Name
@@ -43,23 +39,22 @@ class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     owner: Person
     seed: Seed
     learner: dict[str, Any] = {}
-    plan: Plan = ()
     seconds: Seconds | None = None
     toml: str = ""
     parts_of: str = ""
 
     def to_bytes(self) -> bytes:
         """The frame whose digest is the job's ``spec``."""
-        return encode({**asdict(self), "plan": plan_to_payload(self.plan)})
+        return encode(asdict(self))
 
     @classmethod
     def from_bytes(cls, frame: bytes) -> Description:
         """The description in a frame, checked."""
         try:
             fields = decode(frame)
-            plan = plan_from_payload(fields.pop("plan"))
-            return replace(msgspec.convert(fields, cls), plan=plan)
-        except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
+            fields.pop("plan", None)  # of earlier versions
+            return msgspec.convert(fields, cls)
+        except (msgspec.ValidationError, TypeError, AttributeError):
             raise PayloadError("the job's description is not one") from None
 
 

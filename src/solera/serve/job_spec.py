@@ -23,21 +23,16 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from solera.core.config import Problem, check_call, component, errors_located, read_text
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
-from solera.core.plan import Plan, in_turn
 from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.vertical.base import VerticalLearner
-from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
 from solera.serve.wire import DEFAULT_SECONDS, NAME
-
-MOST_CONTRIBUTIONS = 1000
-"""How often one client contributes to a standing job, at most; then it is started again."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +52,6 @@ class JobSpec:
     scores: bool = False
     positive: str = ""
 
-    def plan(self) -> Plan:
-        """What the job asks, whatever rows its clients turn out to have."""
-        asks = self.learner.asks(None)
-        if self.standing and isinstance(self.learner, Additive):
-            asks = tuple(
-                replace(entry, most=MOST_CONTRIBUTIONS)
-                if entry.task == self.learner.contribution.name
-                else entry
-                for entry in asks
-            )
-        if self.evaluates:
-            asks = in_turn(asks, self._evaluation_asks())
-        return SecureSum().asks(asks) if self.secure else asks
-
     @property
     def evaluates(self) -> bool:
         """Whether clients judge the model at the end."""
@@ -83,6 +64,7 @@ class JobSpec:
 
     def describe(self, toml: str) -> Description:
         """What owners approve; ``toml`` is the file that declares the job."""
+        self.learner.check_params()
         return Description(
             job=self.name,
             federation=self.federation,
@@ -90,7 +72,6 @@ class JobSpec:
             owner=self.owner,
             seed=self.seed,
             learner=learner_table(self.learner),
-            plan=self.plan(),
             seconds=self.deadline or (None if self.standing else DEFAULT_SECONDS),
             toml=toml,
         )

@@ -115,7 +115,7 @@ class Policy:
         return self.policy == "trusted"
 
 
-def check_name(name: Any) -> None:
+def _check_name(name: Any) -> None:
     """An error unless there is a policy of this name; of an old one it says the new line."""
     if name in _OLD_NAMES:
         raise Problem(("policy",), f"there is no policy {name!r} any more", hint=_OLD_NAMES[name])
@@ -124,7 +124,7 @@ def check_name(name: Any) -> None:
         raise Problem(("policy",), f"there is no policy {name!r}", hint=hint)
 
 
-def check_entry(name: str, known: tuple[str, ...]) -> None:
+def _check_entry(name: str, known: tuple[str, ...]) -> None:
     """An error unless a policy has an entry of this name; of an old one it says the new line."""
     if name in _GONE:
         line = f"write {_GONE[name]}"
@@ -142,10 +142,10 @@ def own_entries() -> tuple[str, ...]:
 def _from_table(table: Mapping[str, Any]) -> Policy:
     entries = own_entries()
     for name in table:
-        check_entry(name, (*entries, "privacy", *_TABLES))
+        _check_entry(name, (*entries, "privacy", *_TABLES))
     if "policy" not in table:
         raise Problem((), "a policy names itself", hint='add policy = "sums"')
-    check_name(table["policy"])
+    _check_name(table["policy"])
     hints = get_type_hints(Policy)
     values = {name: _value(name, table[name], hints[name]) for name in entries if name in table}
     if table["policy"] == "trusted":

@@ -175,7 +175,7 @@ class FedGLM(Predictor):
         if self.df_residual <= 0:
             raise DataError(f"{self.rows_} rows are too few for {len(self.params_)} terms")
         self.scale_, scale = 1.0, 1.0
-        for _ in range(self._likelihood_asks()):
+        for _ in range(2 if FAMILIES[self.family].dispersed else 1):
             payload = {**self._standing(), "scale": scale}
             replies = federation.ask(likelihood_sums, payload, quorum=len(federation))
             total = replies.fold(self._whole("likelihood"))

@@ -52,7 +52,6 @@ from solera.privacy import psi
 from solera.privacy.identifiers import Normalisation, normalised
 from solera.trust.constructors import count_by, fact
 
-MOST_PARTIES = 64
 UNKNOWN = bytes(32)
 """The digest of a party that has no identifiers, and takes rows as they are."""
 

@@ -3,7 +3,7 @@
 ====================  ===========================================================================
 ``secure.keys``       draw two pairs of keys and tell the public halves
 ``secure.shares``     see everyone's keys; give every neighbour a sealed share of two secrets
-the ask itself        run the task, pass the gate, add masks (:class:`Masking`); tell the
+the ask itself        run the task, add masks (:class:`Masking`); tell the
                       neighbours what was asked
 ``secure.confirm``    see whose masked replies came, and that these were asked the same; tell the
                       neighbours, and stand by it
@@ -93,11 +93,6 @@ def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     roster = roster_digest(ask)
     around = neighbours(place, len(ids), share, roster)
     needed = threshold(len(around) + 1, share)
-    vouched = ask.get("own", {})
-    peers = vouched.get("peers", np.empty(0, np.int64))
-    least = int(vouched.get("least", 0))
-    if len(np.intersect1d(peers, ids[around])) < least:
-        raise Refusal(f"fewer than min_peers = {least} clients that this one knows take part")
     seed = secrets.token_bytes(KEY)
     holders = np.sort(np.append(around, place))
     shares = split(known["mask"] + seed, len(holders), needed)
@@ -120,8 +115,6 @@ def give_shares(client: Client, ask: Any) -> dict[str, Any]:
         "mask_keys": mask_keys[around].astype(np.uint8),
         "common": b"".join(common),
         "needed": needed,
-        "peers": peers,
-        "least": least,
     }
     return {"to": ids[around], "sealed": _lines(sealed, SHARE + OVERHEAD)}
 
@@ -160,8 +153,6 @@ class Masking(Cover):
         with_mask = np.isin(others, members)
         if with_mask.sum() + 1 < known["needed"]:
             raise Refusal(f"fewer than {known['needed']:,} clients share masks with this one")
-        if np.intersect1d(known["peers"], others[with_mask]).size < known["least"]:
-            raise Refusal(f"fewer than min_peers = {known['least']} known clients share masks")
         terms = self.aggregation.secret_terms(Reply.of(client.id, reply))
         form = form_of(terms)
         encoding = Encoding(self.clients, self.range, self.precision)
@@ -178,7 +169,7 @@ class Masking(Cover):
             keys.confirmation(_common(known, other), client.id, int(other), asked)
             for other in others[with_mask]
         ]
-        kept = ("own_share", "roster", "neighbours", "common", "needed", "peers", "least")
+        kept = ("own_share", "roster", "neighbours", "common", "needed")
         client.state[STATE] = {
             "step": "masked",
             **{name: known[name] for name in kept},

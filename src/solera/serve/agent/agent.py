@@ -1,9 +1,9 @@
 """The client's agent: connects outwards, runs what its policy allows, and remembers what it did.
 
-One ask at a time: look for work, compare the ask with the job's description and with the policy,
-run the task in the worker process, write state and reply to disk in one step, log what leaves, send
-it. Whatever dies in between, the ask is still pending at the coordinator afterwards; an ask whose
-reply is on disk is answered from there, so that a task never counts twice.
+One ask at a time: look for work, compare the ask with the policy and with the job that was
+approved, run the task in the worker process, write state and reply to disk in one step, log what
+leaves, send it. Whatever dies in between, the ask is still pending at the coordinator afterwards;
+an ask whose reply is on disk is answered from there, so that a task never counts twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from solera.core.errors import (
     UsageError,
     WorkerDied,
 )
-from solera.core.task import installed_tasks
+from solera.core.task import find_task, installed_tasks
 from solera.core.version import __version__
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
@@ -36,13 +36,12 @@ from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
-from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
 from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.messages import Messages
 from solera.serve.agent.notify import notify
-from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
+from solera.serve.agent.policy import JobFacts, NeedsApproval, OwnerPolicy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
 from solera.serve.agent.sending import Sender
@@ -52,8 +51,10 @@ from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Outcome, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import Connection, CoordinatorError
+from solera.serve.description import Description
 from solera.serve.held_words import held_words
 from solera.serve.identity import Identity, seal_key_message
+from solera.trust.open_asks import check_open_ask
 
 log = logging.getLogger("solera.agent")
 
@@ -64,6 +65,8 @@ TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 _LONGEST_REASON = 500
+_SAID = ("job", "kind", "owner", "seed")
+"""What the coordinator says of a job with each ask, and the description once for all."""
 
 
 class Agent:
@@ -78,9 +81,9 @@ class Agent:
         self,
         folder: str | Path,
         worker: Worker,
-        policy: Policy | PolicyFile,
+        policy: OwnerPolicy | PolicyFile,
         *,
-        source: Callable[[Policy], Rows] | None = None,
+        source: Callable[[OwnerPolicy], Rows] | None = None,
         patience: float = 60.0,
         connection: Connection | None = None,
     ) -> None:
@@ -116,15 +119,13 @@ class Agent:
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
 
     def _guard(self) -> None:
-        """Stand the policy's gate around the rows, and keep copies if it says so."""
-        key = self.policy.output.keep_copies
+        """Let the worker answer as the policy says, and keep copies if it says so."""
+        key = self.policy.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        for file in self.folder.glob(f"{home.RELEASES}*"):
-            file.unlink()
         budget = self.policy.privacy
         own = self.folder / home.LEDGER
         ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
-        self.worker.change(Guard(self.policy.limits, ledger))
+        self.worker.change(Guard(self.policy.rules, ledger))
 
     def _refresh(self) -> None:
         """Follow the policy's file, and who withdrew.
@@ -286,13 +287,10 @@ class Agent:
             return replace(done, status="failed", reason="error: the agent failed")
 
     def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
-        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
-        client = self.place.client
+        """The reply as a frame, and what became of the task, if job and policy allow it."""
         description = self._asked.description(pending)
-        check_said(pending, description, self.place.federation)
+        _check_described(pending, description, self.place.federation)
         ask = self._asked.ask(pending)
-        if description.plan:
-            most = check_planned(ask, client, description.plan)
         if pending.kind == "standing":  # it is told when the rows have changed
             self.worker.close()
             self.worker.begin()
@@ -301,13 +299,9 @@ class Agent:
         approved = self._approved(pending)
         facts = JobFacts(self._asked.hash(pending), description.owner, description.kind)
         now = datetime.now()
-        self.policy.check_ask(facts, ask, client, now, approved=approved)
-        if description.plan:
-            key = key_of(pending)
-            self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
-        elif self.policy.approval.mode == "ask":
-            raise Refusal("the job's description does not say what it asks")
-        who = (self.policy, self.place, self.identity, self.folder, self.connection)
+        check_open_ask(self.policy.rules, find_task(ask.task, ask.version))
+        self.policy.check_ask(facts, ask, now, approved=approved)
+        who = (self.place, self.identity, self.folder, self.connection)
         ask = self.messages.opened(vouched(ask, pending.job, *who), pending.job)
         outcome = self._run_task(pending, ask, state)
         if outcome.kind == "refused":
@@ -318,9 +312,7 @@ class Agent:
             raise PayloadError(reason)
         if approved and not self._approved(pending):
             raise NeedsApproval("the approval was withdrawn while the task ran")
-        frame = self.messages.sealed(ask, pending.job, outcome.reply)
-        self.policy.check_reply(ask.task, len(frame))
-        return frame, outcome
+        return self.messages.sealed(ask, pending.job, outcome.reply), outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
@@ -414,6 +406,15 @@ def in_short(error: BaseException) -> str:
     return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
 
 
-def _what_is_read(policy: Policy) -> tuple[Any, ...]:
+def _check_described(pending: wire.PendingAsk, description: Description, federation: str) -> None:
+    """Refuse an ask of a job that is not the one described: that, and only that, was approved."""
+    if description.federation != federation:
+        raise Refusal("the job's description is of another federation")
+    for name in _SAID:
+        if getattr(description, name) != getattr(pending, name):
+            raise Refusal(f"the job's description names another {name}")
+
+
+def _what_is_read(policy: OwnerPolicy) -> tuple[Any, ...]:
     """What of a policy decides which rows and columns the worker reads."""
     return policy.data.columns, policy.data.unit, policy.columns

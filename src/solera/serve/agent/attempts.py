@@ -1,4 +1,4 @@
-"""What an agent has begun, on disk before it begins: how often, and how many asks of each job.
+"""What an agent has begun, on disk before it begins, and how often.
 
 An ask that kills the worker or the agent is found pending again after the restart. Without a
 memory of the attempt it would kill again, for good.
@@ -10,7 +10,6 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
-from solera.core.errors import Refusal
 from solera.serve.agent.database import Database
 
 CRASHES = 3
@@ -18,15 +17,15 @@ CRASHES = 3
 STARTS = 10
 """An ask that was begun so often and never ended has failed, too: it brings the agent down."""
 _MOST = 10_000
-"""Rows that are kept of jobs nobody approved; of more, the oldest are let go."""
+"""Attempts that are kept; of more, the oldest are let go."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS attempts (
-    job TEXT, sequence INTEGER, digest TEXT, starts INTEGER, crashes INTEGER, counted INTEGER,
+    job TEXT, sequence INTEGER, digest TEXT, starts INTEGER, crashes INTEGER,
     PRIMARY KEY (job, sequence, digest)
 );
-CREATE TABLE IF NOT EXISTS asked (
-    hash TEXT, task TEXT, asks INTEGER, approved INTEGER, PRIMARY KEY (hash, task)
-);
+"""
+_NEW = """
+INSERT OR IGNORE INTO attempts (job, sequence, digest, starts, crashes) VALUES (?, ?, ?, 0, 0)
 """
 _THIS = "job = ? AND sequence = ? AND digest = ?"
 
@@ -59,29 +58,12 @@ class Attempts:
     def begin(self, ask: AskKey) -> Attempt:
         """One more attempt at this ask."""
         with self._database.write() as db:
-            db.execute("INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, 0, 0, 0)", ask)
+            new = db.execute(_NEW, ask)
+            if new.rowcount:
+                _forget(db)
             db.execute(f"UPDATE attempts SET starts = starts + 1 WHERE {_THIS}", ask)
             known = db.execute(f"SELECT starts, crashes FROM attempts WHERE {_THIS}", ask)
             return Attempt(*known.fetchone())
-
-    def count(self, ask: AskKey, hash: str, task: str, most: int, *, approved: bool) -> None:
-        """Count this ask of the job with this hash, once, however often it is tried.
-
-        A :class:`Refusal` if the job has asked for this task ``most`` times before.
-        """
-        with self._database.write() as db:
-            new = db.execute(f"UPDATE attempts SET counted = 1 WHERE {_THIS} AND NOT counted", ask)
-            if not new.rowcount:
-                return
-            asked = "SELECT asks FROM asked WHERE hash = ? AND task = ?"
-            (asks,) = db.execute(asked, (hash, task)).fetchone() or (0,)
-            if asks >= most:
-                raise Refusal(f"the job says that it asks for {task!r} {most:,} times at most")
-            row = (hash, task, asks + 1, int(approved))
-            db.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?)", row)
-            if not asks:
-                _forget(db, "attempts")
-                _forget(db, "asked WHERE NOT approved")
 
     def crashed(self, ask: AskKey) -> None:
         """The process died that worked on this ask."""
@@ -104,7 +86,7 @@ class Attempts:
         self._database.close()
 
 
-def _forget(db: sqlite3.Connection, rows: str) -> None:
-    """Keep the newest of these rows."""
-    old = f"SELECT rowid FROM {rows} ORDER BY rowid DESC LIMIT -1 OFFSET {_MOST}"
-    db.execute(f"DELETE FROM {rows.split()[0]} WHERE rowid IN ({old})")
+def _forget(db: sqlite3.Connection) -> None:
+    """Keep the newest attempts."""
+    old = f"SELECT rowid FROM attempts ORDER BY rowid DESC LIMIT -1 OFFSET {_MOST}"
+    db.execute(f"DELETE FROM attempts WHERE rowid IN ({old})")

@@ -8,14 +8,14 @@ from pathlib import Path
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Approver, Decision, Verdict
 from solera.serve.agent.notify import notify
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity
 
 
 def decide(
     folder: Path,
-    policy: Policy,
+    policy: OwnerPolicy,
     person: Approver,
     job: str,
     verdict: Verdict,

@@ -55,18 +55,16 @@ class HeldJobs:
 
 
 def describe(job: Description) -> str:
-    """A job in words: who asks, what is learned, every task with its ranges and most asks."""
+    """A job in words: who asks, and what is learned."""
     learner = json.dumps(job.learner, default=_in_short)
     hours = None if job.seconds is None else job.seconds / 3600
     lasts = "without an end" if hours is None else f"{hours:,.1f} hours at most"
     lines = [
         f"{job.kind} job {job.job} of {job.owner or 'nobody named'}, seed {job.seed}, {lasts}",
         f"learner {learner}" if job.learner else "learner not named",
-        *(f"asks {task}" for task in job.plan),
+        "the driver chooses what is asked",
         *([f"looks at what this client keeps of job {job.parts_of}"] if job.parts_of else []),
     ]
-    if not job.plan:
-        lines.append("asks not named: it cannot be approved")
     text = "\n".join([*lines, *job.toml.splitlines()])
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text):,} characters"
 

@@ -35,7 +35,7 @@ _OURS = (
     FILE,
 )
 """In the order in which they go: without the keys nothing more could be asked."""
-_LEFT = tuple(f"{file}{end}" for file in (home.RELEASES, home.LEDGER) for end in _DATABASE)
+_LEFT = tuple(f"{file}{end}" for file in ("releases.sqlite", home.LEDGER) for end in _DATABASE)
 _LOGS = (home.LOG, f"{home.LOG}.head", *_LEFT)
 """What has left: proof of it, and what keeps it from leaving in other words."""
 _PATIENCE = 5.0

@@ -19,7 +19,7 @@ from solera.core.sealing import SEALED, each_message, open_message, seal_message
 from solera.core.task import find_task
 from solera.serve import wire
 from solera.serve.agent.home import Place
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity
 from solera.serve.peers import FILE, KnownKeys, WrongKey, find_peers
@@ -34,7 +34,7 @@ class Messages:
         identity: Identity,
         folder: Path,
         connection: Connection,
-        policy: Callable[[], Policy],
+        policy: Callable[[], OwnerPolicy],
     ) -> None:
         self._place = place
         self._identity = identity

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from typing import Any
 
-from solera.serve.agent.policy_rules import NotifyRules
+from solera.serve.agent.policy import NotifyRules
 
 log = logging.getLogger("solera.agent")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from solera.core.errors import SoleraError, UsageError
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 
 
 class PolicyBroken(SoleraError):
@@ -21,7 +21,7 @@ class PolicyFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._seen = self._stamp()
-        self.policy = Policy.read(self.path)
+        self.policy = OwnerPolicy.read(self.path)
 
     def refresh(self) -> bool:
         """Read the file if it has changed; whether the policy is another one now."""
@@ -30,7 +30,7 @@ class PolicyFile:
             return False
         before = self.policy
         try:
-            self.policy = Policy.read(self.path)
+            self.policy = OwnerPolicy.read(self.path)
         except UsageError as error:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         self._seen = stamp

@@ -4,7 +4,7 @@ The tasks of :mod:`solera.privacy.secure_sum.tasks` run in the worker, which hol
 client. The agent draws the keys of a sum and signs them with the enrolled one; and before the
 client shares its secrets with others it makes sure that all of their keys are signed by clients of
 this federation whose keys it knows, so that a coordinator can neither read what clients seal to
-each other nor make up clients. Where the policy pins peers, only those count for ``min_peers``.
+each other nor make up clients.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from solera.core.errors import Refusal
 from solera.privacy.secure_sum.tasks import give_shares, new_keys, public_keys, tell_keys
 from solera.serve import wire
 from solera.serve.agent.home import Place
-from solera.serve.agent.policy import Policy
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity, signed_message, verify
 from solera.serve.peers import FILE, KnownKeys, WrongKey, find_peers
 
 
 def vouched(
-    ask: Ask, job: str, policy: Policy, place: Place, identity: Identity, folder: Path,
+    ask: Ask, job: str, place: Place, identity: Identity, folder: Path,
     connection: Connection,
 ) -> Ask:  # fmt: skip
     """The ask with what only the agent knows, in the place of what the coordinator put there."""
@@ -45,18 +44,15 @@ def vouched(
             peers = find_peers(connection, place.federation, known)
         except WrongKey as error:
             raise Refusal(f"a secure sum among strangers: {error.message}") from None
-        counted = _counted(ask.payload, job, policy, place, peers)
-        own = {"peers": counted, "least": policy.output.peers_needed}
+        _check_signed(ask.payload, job, place, peers)
+        return ask
     else:
         return ask
     return replace(ask, payload={**ask.payload, "own": own}, known_size=None)
 
 
-def _counted(
-    roster: Any, job: str, policy: Policy, place: Place, peers: dict[int, wire.Peer]
-) -> Any:
-    """The others that count as peers; a key that is not signed by its owner is a refusal."""
-    found = []
+def _check_signed(roster: Any, job: str, place: Place, peers: dict[int, wire.Peer]) -> None:
+    """Refuse a key that is not signed by its owner."""
     try:
         lines = zip(
             roster["clients"].tolist(), roster["mask_keys"], roster["seal_keys"],
@@ -70,12 +66,8 @@ def _counted(
             peer = peers.get(client)
             if peer is None or not verify(bytes.fromhex(peer.sign_key), said, signature):
                 raise Refusal(f"client {client} has not signed the keys it is said to have")
-            pinned = policy.peers.get(peer.name) == peer.sign_key if policy.peers else True
-            if pinned and client != place.client:
-                found.append(client)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise Refusal("this is no list of clients and keys") from None
-    return np.array(found, dtype=np.int64)
 
 
 def keys_message(federation: str, job: str, client: int, mask: bytes, seal: bytes) -> bytes:

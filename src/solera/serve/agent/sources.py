@@ -33,15 +33,14 @@ from solera.data.files import require_pandas
 from solera.data.frames import category_text, check_columns, to_pandas
 from solera.data.own_tables import read_table, target_columns
 from solera.data.vertical_data import fill_labels, identifier_texts
-from solera.serve.agent.policy import Policy
-from solera.serve.agent.policy_rules import Column
+from solera.serve.agent.policy import Column, OwnerPolicy
 from solera.serve.agent.withdrawn import Withdrawn, read_withdrawn
 
 
 def owned_rows(
     url: str,
     folder: Path,
-    policy: Policy,
+    policy: OwnerPolicy,
     *,
     target: str | Sequence[str] | None,
     id: str | None = None,

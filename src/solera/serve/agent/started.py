@@ -10,7 +10,7 @@ import msgspec
 from solera.core.errors import UsageError
 from solera.core.private_files import read_private, write_file
 from solera.data.federated import FederatedData
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.sources import owned_rows
 
 FILE = "started.json"
@@ -26,7 +26,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     test: float = 0.0
 
-    def rows(self, folder: Path, policy: Policy) -> Callable[..., FederatedData]:
+    def rows(self, folder: Path, policy: OwnerPolicy) -> Callable[..., FederatedData]:
         """Reads the rows that tasks see under a policy."""
         return owned_rows(self.data, folder, policy, target=self.target, id=self.id, test=self.test)
 

@@ -1,4 +1,4 @@
-"""The process in which tasks run on an owner's rows, behind the gate: the other end of a worker."""
+"""The process in which tasks run on an owner's rows: the other end of a worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from solera.engines.states import States
 from solera.serve.agent.channel import Channel
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
-from solera.trust.gate import ReleaseLimits
+from solera.trust.policy import Policy
 
 OUT_OF_MEMORY = 77
 """The exit code of a process that needed more memory than it may have."""
@@ -41,9 +41,9 @@ log = logging.getLogger("solera.agent")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The limits of the gate that stands around the rows, and the file of what left with noise."""
+    """The policy by which asks are answered, and the file of what left with noise."""
 
-    limits: ReleaseLimits
+    policy: Policy
     ledger: Path | None = None
 
 
@@ -55,7 +55,7 @@ def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | No
     channel = Channel(end)
     try:
         rows = _Owner(source() if callable(source) else source)
-        gate = None if guard is None else _gate_of(guard)
+        ledger = None if guard is None or guard.ledger is None else Ledger(guard.ledger)
     except Exception as error:
         if not isinstance(error, SoleraError):
             log.warning("the rows cannot be read", exc_info=error)
@@ -64,29 +64,22 @@ def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | No
     _limit_memory(memory_bytes)
     try:
         channel.send({"rows": rows.count})
-        _serve_asks(channel, rows, gate)
+        _serve_asks(channel, rows, None if guard is None else guard.policy, ledger)
     except (EOFError, OSError):
         return
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
 
 
-_Gate = tuple[ReleaseLimits, Ledger | None] | None
-
-
-def _gate_of(guard: Guard) -> _Gate:
-    ledger = None if guard.ledger is None else Ledger(guard.ledger)
-    return guard.limits, ledger
-
-
-def _serve_asks(channel: Channel, rows: _Owner, gate: _Gate) -> None:
-    limits, ledger = gate or (None, None)
-    runner, steps = _runner(rows, limits, ledger), list[str]()
+def _serve_asks(
+    channel: Channel, rows: _Owner, policy: Policy | None, ledger: Ledger | None
+) -> None:
+    runner, steps = _runner(rows, policy, ledger), list[str]()
     while True:
         order = channel.receive()
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
-            runner, steps = _runner(rows, limits, ledger), wanted  # one prepared copy at a time
+            runner, steps = _runner(rows, policy, ledger), wanted  # one prepared copy at a time
         if ledger is not None:
             ledger.begin(order["job"])
         _alarm(order["seconds"] + _GRACE)
@@ -94,8 +87,8 @@ def _serve_asks(channel: Channel, rows: _Owner, gate: _Gate) -> None:
         _alarm(0)
 
 
-def _runner(rows: _Owner, limits: ReleaseLimits | None, ledger: Ledger | None) -> Runner:
-    runner = Runner(rows, limits=limits, ledger=ledger)
+def _runner(rows: _Owner, policy: Policy | None, ledger: Ledger | None) -> Runner:
+    runner = Runner(rows, policy=policy, ledger=ledger)
     runner.sealer = SealedOutside()  # the agent has the keys
     return runner
 
@@ -110,8 +103,7 @@ def _answer(runner: Runner, ask: Ask, state: dict[str, Any]) -> dict[str, Any]:
             assert block.batch is not None
             frame = encode(block.batch.payloads[0])
             after = states.get(client, {})
-            ledger = None if runner.gates is None else runner.gates.ledger
-            spent = ledger.last if isinstance(ledger, Ledger) else 0.0
+            spent = runner.ledger.last if isinstance(runner.ledger, Ledger) else 0.0
             return {"kind": "replied", "reply": frame, "state": after, "epsilon": spent}
         failure = block.failures[0]
     except Exception as caught:

@@ -17,7 +17,6 @@ from solera.core.component import Component
 from solera.core.engine import OUTSIDE, Ask, Block, Fit
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.plan import Plan
 from solera.core.schema import Schema
 from solera.core.topology import Topology
 from solera.learn.base import Learner
@@ -35,7 +34,7 @@ class DrivenEngine:
 
     The job has the ``name``, the next one ``name.2`` and so on; a program that is run again finds
     them in the same order. What was not announced, such as an ask outside of a fit, goes into a job
-    whose description does not say what it asks: clients whose owners approve jobs refuse it.
+    whose description names no learner.
     """
 
     def __init__(
@@ -53,13 +52,13 @@ class DrivenEngine:
         _ = self.clients  # a wrong address or token is found out now
 
     @contextmanager
-    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+    def announced(self, learner: Component) -> Iterator[None]:
         """Ask in a job that is described so, unless it is part of one already."""
         if self._announced:
             yield
             return
         known = self._jobs.get(getattr(learner, "_client_fit", OUTSIDE), "")
-        self._open(learner=learner_table(learner), plan=plan(), parts_of=known)
+        self._open(learner=learner_table(learner), parts_of=known)
         self._announced = True
         try:
             yield
@@ -79,7 +78,7 @@ class DrivenEngine:
         return fetch(self.connection, self._last.job, out)
 
     def open_job(self) -> HttpEngine:
-        """The job in which is asked now; where nothing is announced, one that does not say what."""
+        """The job in which is asked now; where nothing is announced, one of no learner."""
         return self._current or self._open()
 
     def _open(self, **described: Any) -> HttpEngine:
@@ -175,8 +174,8 @@ def connect(
     ca: file of the certificate authority to trust, by default ``$SOLERA_CA`` or the system's.
     job: a name for what is asked from here on. Connecting again with the same name goes through the
         same asks and gets the stored replies back, so a driver that died may simply be run again.
-        Every ``fit`` and every evaluation is a job of its own, which owners approve by what it will
-        ask: the first has this name, the others are ``name.2``, ``name.3``, …
+        Every ``fit`` and every evaluation is a job of its own, which owners approve: the first has
+        this name, the others are ``name.2``, ``name.3``, …
     seed, owner: fix all random draws; say who asks, for the clients' policies and logs.
     deadline: seconds after which the job as a whole is over, by default a week.
     known_keys: a file of clients' keys, by default ``$SOLERA_KNOWN_KEYS``; see

@@ -9,7 +9,7 @@ from typing import Any
 from solera.core.errors import UsageError
 from solera.serve.agent import home
 from solera.serve.agent.ledger import Ledger, Statement
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.audit import Entry, Head, Report, entries, verify
 
 DECISIONS = ("approved", "rejected", "withdrawn")
@@ -60,7 +60,7 @@ class Records:
         return self._record
 
 
-def spent(folder: Path, policy: Policy | None) -> Statement | None:
+def spent(folder: Path, policy: OwnerPolicy | None) -> Statement | None:
     """What the rows have spent of their privacy budget; None if nothing."""
     budget = None if policy is None else policy.privacy
     path = Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
@@ -73,11 +73,11 @@ def spent(folder: Path, policy: Policy | None) -> Statement | None:
         ledger.close()
 
 
-def read_policy(path: Path | None) -> Policy:
+def read_policy(path: Path | None) -> OwnerPolicy:
     """The policy of a file; an error that says so where none is known."""
     if path is None:
         raise UsageError(
             "which policy holds here is not known",
             hint="start the agent once with `solera join`, or this page with --policy FILE",
         )
-    return Policy.read(path)
+    return OwnerPolicy.read(path)

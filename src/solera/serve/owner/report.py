@@ -20,11 +20,11 @@ from typing import Any
 from solera.core.errors import UsageError
 from solera.serve.agent.home import Place
 from solera.serve.agent.ledger import Statement
-from solera.serve.agent.policy import Policy
-from solera.serve.agent.policy_words import explain
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.what_left import add_up
 from solera.serve.identity import Identity, signed_message, verify
 from solera.serve.owner.record import Record
+from solera.trust.policy import PROMISE
 
 _MOST_REPLIES = 1000
 _LINE = re.compile(rb"\n%solera-report 1 ([0-9a-f]{64}) ([0-9a-f]{128})\n\Z")
@@ -38,7 +38,7 @@ class Facts:
     key: str
     record: Record
     spent: Statement | None
-    policy: Policy | None
+    policy: OwnerPolicy | None
 
 
 def report(facts: Facts, identity: Identity, now: datetime | None = None) -> bytes:
@@ -108,7 +108,7 @@ def _pdf(facts: Facts, now: datetime) -> bytes:
     )  # fmt: skip
     if facts.policy is not None:
         page.heading("The policy, in sentences")
-        for line in explain(facts.policy).splitlines():
+        for line in (*PROMISE, *facts.policy.describe().splitlines()):
             page.text(line)
     return page.bytes()
 

@@ -7,23 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solera.core.errors import SoleraError
-from solera.core.schema import Schema
 from solera.serve.agent.dry_run import dry_run
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.started import Started
-from solera.trust.gate import POLICIES
 
 
 @dataclass
 class Rows:
-    """What was read last: lines for people, and the schema; ``problem`` if it could not be read.
-
-    ``policies`` say what each named policy would let out.
-    """
+    """What was read last, in lines for people; ``problem`` if it could not be read."""
 
     lines: list[str] = field(default_factory=list)
-    policies: list[str] = field(default_factory=list)
-    schema: Schema | None = None
     problem: str = ""
 
 
@@ -36,7 +29,7 @@ class RowReader:
         self._policy = ""
         self._rows: Rows | None = None
 
-    def look(self, policy: Policy) -> Rows | None:
+    def look(self, policy: OwnerPolicy) -> Rows | None:
         """What tasks would see under a policy; None while the rows are being read."""
         if self._started is None:
             return Rows(problem="where the rows come from is known once `solera join` has run")
@@ -51,14 +44,12 @@ class RowReader:
         with self._lock:
             self._policy = ""
 
-    def _read(self, policy: Policy) -> None:
+    def _read(self, policy: OwnerPolicy) -> None:
         assert self._started is not None
         found = Rows()
         try:
             rows = self._started.rows(self._folder, policy)
-            said = list(dry_run(lambda columns: rows(columns=columns), policy))
-            found.lines, found.policies = said[: -len(POLICIES)], said[-len(POLICIES) :]
-            found.schema = rows().schema
+            found.lines = list(dry_run(lambda columns: rows(columns=columns), policy))
         except SoleraError as error:
             found.problem = str(error)
         except Exception as error:  # a function of the owner's own, or the driver of a database

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
@@ -27,19 +26,15 @@ from solera.serve.agent import home, leaving
 from solera.serve.agent.approvals import Approver, Verdict
 from solera.serve.agent.copies import open_copy
 from solera.serve.agent.decisions import decide
-from solera.serve.agent.held_jobs import HeldJob, HeldJobs
-from solera.serve.agent.policy import Policy
-from solera.serve.agent.policy_for import missing
+from solera.serve.agent.held_jobs import HeldJobs
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.started import recall
 from solera.serve.agent.withdrawn import withdraw
 from solera.serve.audit import AuditLog
-from solera.serve.description import Description
 from solera.serve.identity import Identity
-from solera.serve.job_spec import parse_job
 from solera.serve.owner import views
 from solera.serve.owner.access import COOKIE, Access
 from solera.serve.owner.record import Records, read_policy, spent
-from solera.serve.owner.rehearsal import Example, rehearse
 from solera.serve.owner.report import Facts, report
 from solera.serve.owner.rows import RowReader
 from solera.serve.web.rendering import asset, page
@@ -76,7 +71,6 @@ class OwnerSite:
         self.access = Access()
         self._records = Records(folder, self.identity.sign_key)
         self._rows = RowReader(folder, started)
-        self._examples: dict[str, dict[str, Example] | None] = {}
         self._gone = False
 
     def app(self) -> Starlette:
@@ -162,7 +156,7 @@ class OwnerSite:
         return page(template, status, **shown, **content)
 
     @property
-    def _policy(self) -> Policy:
+    def _policy(self) -> OwnerPolicy:
         return read_policy(self.policy_path)
 
     # --- today ---
@@ -177,7 +171,7 @@ class OwnerSite:
         except UsageError as error:
             shown["broken"] = str(error)
         held = HeldJobs(self.folder / home.HELD).read()
-        editor = {"text": text, "job": "", "job_toml": "", "result": None, **edited}
+        editor = {"text": text, "result": None, **edited}
         return self._page(
             "owner_today.html", working=home.is_working(self.folder), held=held,
             activity=views.activity(record), path=self.policy_path, before=_digest(text),
@@ -196,31 +190,18 @@ class OwnerSite:
     def change_policy(self, given: dict[str, str]) -> Response:
         """Check another policy, and save it if that is asked."""
         text = given.get("text", "").replace("\r\n", "\n")
-        result: dict[str, Any] = {"problem": "", "words": None, "refused": None, "saved": False}
+        result: dict[str, Any] = {"problem": "", "words": None, "saved": False}
         try:
-            policy = Policy.parse(text, file="the policy")
+            policy = OwnerPolicy.parse(text, file="the policy")
             result["words"] = views.sentences(policy)
-            if job := self._chosen_job(given):
-                result["refused"] = missing(policy, job)
-                result["job"] = job.job
             if given.get("do") == "save":
                 self._save(text, policy, given.get("before", ""))
                 result["saved"] = True
         except SoleraError as error:
             result["problem"] = str(error)
-        kept = {name: given.get(name, "") for name in ("job", "job_toml")}
-        return self.today({}, text=text, result=result, **kept)
+        return self.today({}, text=text, result=result)
 
-    def _chosen_job(self, given: dict[str, str]) -> Description | None:
-        toml = given.get("job_toml", "").replace("\r\n", "\n")
-        if toml.strip():
-            return parse_job(toml, file="the job", name="job").describe(toml)
-        for held in HeldJobs(self.folder / home.HELD).read():
-            if held.hash == given.get("job"):
-                return views.described(held, self.place.federation)
-        return None
-
-    def _save(self, text: str, policy: Policy, before: str) -> None:
+    def _save(self, text: str, policy: OwnerPolicy, before: str) -> None:
         if self.policy_path is None:
             raise UsageError("which file the policy is in is not known", hint="--policy FILE")
         old = self._policy_text()
@@ -236,7 +217,7 @@ class OwnerSite:
     def waiting(self, given: dict[str, str]) -> Response:
         policy = self._policy
         jobs = [
-            views.waiting(job, policy, self.place.federation, self._examples_of(job, policy))
+            views.waiting(job, policy, self.place.federation)
             for job in views.undecided(self.folder, policy, self.place.federation)
         ]
         decisions = self._records.read().decisions()
@@ -244,21 +225,6 @@ class OwnerSite:
             "owner_waiting.html", jobs=jobs, decisions=decisions, approver=self.approver,
             approval=policy.approval,
         )  # fmt: skip
-
-    def _examples_of(self, held: HeldJob, policy: Policy) -> dict[str, Example] | None:
-        """What replies look like; None while that is being found out."""
-        job = views.described(held, self.place.federation)
-        if job is None:
-            return {}
-        if held.hash not in self._examples:
-            self._examples[held.hash] = None
-            given = (held.hash, job, policy)
-            threading.Thread(target=self._rehearse, args=given, daemon=True).start()
-        return self._examples[held.hash]
-
-    def _rehearse(self, hash: str, job: Description, policy: Policy) -> None:
-        rows = self._rows.look(policy)
-        self._examples[hash] = rehearse(job, None if rows is None else rows.schema)
 
     def decide(self, given: dict[str, str]) -> Response:
         if self.approver is None:

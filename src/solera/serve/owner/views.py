@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from solera.core.errors import PayloadError
-from solera.core.plan import PREPARE, PlannedTask
-from solera.core.task import installed_tasks
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs
-from solera.serve.agent.policy import Policy
-from solera.serve.agent.policy_for import missing
-from solera.serve.agent.policy_words import describe, explain, leaves
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.what_left import add_up
 from solera.serve.audit import Entry
 from solera.serve.description import Description, job_hash
 from solera.serve.owner.record import Record
-from solera.serve.owner.rehearsal import Example
-from solera.trust.release import releases_of
+from solera.trust.policy import PROMISE
 
 _MOST_REPLIES = 200
 _LAST = 5
 
 
-def sentences(policy: Policy) -> dict[str, Any]:
-    """A policy in words: its rules, and what leaves under it."""
-    rules = describe(policy)
-    said = explain(policy).removeprefix(rules).strip().splitlines()
-    return {"rules": rules, "sentences": said}
+def sentences(policy: OwnerPolicy) -> dict[str, Any]:
+    """A policy in words: its rules, and what every owner reads."""
+    return {"rules": policy.describe(), "sentences": PROMISE}
 
 
 def activity(record: Record) -> list[str]:
@@ -63,7 +55,7 @@ def described(job: HeldJob, federation: str) -> Description | None:
         return None
 
 
-def undecided(folder: Path, policy: Policy, federation: str) -> list[HeldJob]:
+def undecided(folder: Path, policy: OwnerPolicy, federation: str) -> list[HeldJob]:
     """The jobs that wait, but for those that people have decided about since."""
     approvals = Approvals(folder / home.APPROVALS, policy.approval.approvers)
     now = datetime.now(UTC)
@@ -78,11 +70,9 @@ def undecided(folder: Path, policy: Policy, federation: str) -> list[HeldJob]:
     return [job for job in HeldJobs(folder / home.HELD).read() if not is_decided(job)]
 
 
-def waiting(
-    job: HeldJob, policy: Policy, federation: str, examples: Mapping[str, Example] | None
-) -> dict[str, Any]:
-    """A job that waits: what it is, what each task sends, and what an approval would mean."""
-    shown = {"held": job, "text": job.description, "tasks": [], "refused": [], "lasts": ""}
+def waiting(job: HeldJob, policy: OwnerPolicy, federation: str) -> dict[str, Any]:
+    """A job that waits: what it is, and what an approval would mean."""
+    shown = {"held": job, "text": job.description, "lasts": ""}
     known = described(job, federation)
     shown["genuine"] = known is not None
     if known is None:
@@ -91,36 +81,9 @@ def waiting(
     latest = datetime.now() + lasts
     return {
         **shown,
-        "tasks": [task(entry, policy, examples) for entry in known.plan],
-        "refused": missing(policy, known),
         "latest": latest.strftime("%Y-%m-%dT%H:%M"),
         "earliest": (datetime.now() + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M"),
         "lasts": f"{latest:%Y-%m-%d %H:%M}",
-        "tried": examples is not None,
-    }
-
-
-def task(
-    entry: PlannedTask, policy: Policy, examples: Mapping[str, Example] | None
-) -> dict[str, Any]:
-    """One task of a job: what it does and sends, how often, and what a reply looks like."""
-    found = installed_tasks().get(entry.task)
-    does, sends = "It is not installed here, so nothing happens.", list[str]()
-    if entry.task.startswith(PREPARE):
-        name = entry.task.removeprefix(PREPARE)
-        does = f"Rows pass through a {name} here before other tasks see them; nothing is sent."
-    elif found is not None:
-        does = (found.one.__doc__ or "").strip().split("\n")[0]
-        kinds = dict.fromkeys(release.kind for release in releases_of(found))
-        sends = [leaves(kind, policy.limits) for kind in kinds]
-    limits = [f"{n} {allowed}" for n, allowed in entry.where.items() if not allowed.is_open]
-    return {
-        "name": entry.task,
-        "does": does,
-        "times": "once" if entry.most == 1 else f"at most {entry.most:,} times",
-        "limits": limits,
-        "sends": sends,
-        "example": None if examples is None else examples.get(entry.task),
     }
 
 
