@@ -153,7 +153,7 @@ def _check_callback(callback: Any) -> None:
     if not isinstance(callback, EarlyStopping | StopAt | RoundBar):
         raise NotClosed(
             f"a closed job does not carry the callback {kind}",
-            hint="EarlyStopping('loss') or StopAt(metric='loss', target=…); or the policy 'trusted'",
+            hint="EarlyStopping('loss') or StopAt(metric='loss', target=…), or policy 'trusted'",
         )
 
 

@@ -116,8 +116,7 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     """
     if is_closed(federation.closed_job(type(model).__name__)):
         raise NotClosed(
-            f"score: {'R² of all parts' if model.schema_.target == 'numbers' else 'accuracy'} waits "
-            "for the next version",
+            "score: accuracy, and R² over several parts, wait for the next version",
             hint="model.evaluate(federation): mean loss, of numbers MSE and R²",
         )
     sizes = {part: federation.engine.sizes(part) for part in federation.scored_parts}

@@ -218,7 +218,7 @@ class MLFedAvg(FedAvg):
         if not self.share:
             return "clients that train alone send nothing that adds up; share=True"
         if self.stop is not None:
-            return "scores of single clients are read to stop; stop=None, and as many rounds= as wanted"
+            return "scores of single clients are read to stop; stop=None, and the rounds= wanted"
         return super().why_not_closed()
 
     def _check_target(self) -> None:

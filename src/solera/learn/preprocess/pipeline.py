@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 

@@ -20,6 +20,7 @@ from solera.core.clients import Array, FloatArray
 from solera.core.constraints import Count, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.schema import Schema
 from solera.learn.base import Predictor
 from solera.learn.rows import dense
 from solera.learn.statistics.families import FAMILIES, Name
