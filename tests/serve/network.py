@@ -26,7 +26,6 @@ import pytest
 
 import solera as so
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
 from solera.serve import tls, wire
 from solera.serve.connection import Connection
 from solera.serve.coordinator.run import driver_token
@@ -164,7 +163,7 @@ class Network:
         return connect(self.url, **place, job=job, seed=seed, **options)
 
     def driven(
-        self, job: str, plan: Sequence[PlannedTask], *, owner: str = "", seed: int = 0
+        self, job: str, plan: Sequence[Any] = (), *, owner: str = "", seed: int = 0
     ) -> str:
         """Start a job whose description says what it will ask; its hash."""
         description = Description(
@@ -173,7 +172,6 @@ class Network:
             kind="driven",
             owner=owner,
             seed=seed,
-            plan=tuple(plan),
         )
         driver = self.driver()
         new = wire.NewJob(job, "driven", driver.upload(description.to_bytes()), seed, owner)

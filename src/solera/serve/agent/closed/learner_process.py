@@ -17,7 +17,7 @@ from typing import Any
 
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
-from solera.core.engine import Ask
+from solera.core.engine import OUTSIDE, Ask, Fit
 from solera.core.errors import SoleraError
 from solera.engines.asks import ask_to_payload
 from solera.serve.agent.channel import Channel
@@ -39,6 +39,10 @@ class AgentExchange:
         asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
         self._channel.send({"total": question, **asked})
         return self.receive()["total"]
+
+    def keeps(self, fit: Fit) -> bool:
+        """The client's state comes and goes with every sum."""
+        return fit is not OUTSIDE
 
     def receive(self) -> Any:
         """What the agent says next."""

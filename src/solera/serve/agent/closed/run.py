@@ -107,7 +107,7 @@ class ClosedRun(threading.Thread):
             run.keys()
             closed = run.close(self._learned(run, terms))
         except DataError as error:
-            self._end(run, board, RunEnded(str(error)))
+            self._end(run, board, RunStopped(str(error)))  # nothing was posted: nobody is to blame
             return
         except RunEnded as ended:
             self._end(run, board, ended)

@@ -35,7 +35,7 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> bytes:
 
 def federation_of(text: JobText, epoch: Epoch, exchange: Exchange) -> Federation:
     """All owners as a learner without rows sees them: sums, and what the dictionary says."""
-    schema = epoch.dictionary.schema(text.columns or None, text.target)
+    schema = epoch.dictionary.schema(text.columns, text.target)
     names = tuple(owner.name for owner in epoch.owners)
     engine = BoardEngine(exchange, schema, len(epoch.owners), names=names)
     name = text.learner["$component"] if isinstance(text.learner, dict) else text.kind

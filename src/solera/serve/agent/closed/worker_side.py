@@ -16,7 +16,6 @@ from solera.engines.owner import OwnerAnswer, OwnerWorker
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.epoch import Epoch
-from solera.trust.epoch.populations import EVERYONE
 from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.snapshot import Snapshot
 from solera.trust.policy import Policy
@@ -97,12 +96,11 @@ class ClosedTasks:
 
 def selection_of(text: JobText) -> Selection:
     """Which rows and columns of an epoch a text is about."""
-    target = (text.target,) if isinstance(text.target, str) else text.target
     return Selection(
-        columns=text.columns or None,
-        target=target or None,
-        population=EVERYONE if text.population == "all" else text.population,
-        train=text.training,
+        columns=text.columns,
+        target=text.target,
+        population=text.population,
+        training=text.training,
         validation=text.validation,
         test=text.test,
     )

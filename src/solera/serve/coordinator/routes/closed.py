@@ -89,7 +89,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         job: ClosedJob | None = await coordinator.notifier.until(
             jid, lambda: run_in_threadpool(look), wait
         )
-        return job or await run_in_threadpool(store.closed_job, jid)
+        return job if job is not None else await run_in_threadpool(store.closed_job, jid)
 
     @routes.get("/v1/closed/{jid}/result", dependencies=driver)
     def result(jid: Digest) -> Response:
@@ -121,7 +121,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
 
         topic = ("texts", who.federation)
         found: ClosedJobs | None = await coordinator.notifier.until(topic, news, wait)
-        return found or await run_in_threadpool(look)
+        return found if found is not None else await run_in_threadpool(look)
 
     @routes.post("/v1/closed/{jid}/verdict")
     def decide(jid: Digest, who: Client, said: NewVerdict) -> dict[str, str]:
@@ -151,7 +151,8 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         def take(received: Received) -> str:
             if not 0 < received.size <= LARGEST_POST:
                 raise UsageError(f"a post of {received.size:,} bytes is uploaded as a blob")
-            coordinator.upload(uploader(who), who, received.digest, received.size, received.size)
+            store.owned_text(jid, who)
+            coordinator.make_room(uploader(who), received.digest, received.size, received.size)
             return blobs.take(received)
 
         async with received_body(request, blobs) as received:
@@ -216,7 +217,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
             store.owned_text(jid, who)
             if not 0 < received.size <= LARGEST_POST:
                 raise UsageError(f"a result of {received.size:,} bytes is uploaded as a blob")
-            coordinator.upload(uploader(who), who, received.digest, received.size, received.size)
+            coordinator.make_room(uploader(who), received.digest, received.size, received.size)
             return blobs.take(received)
 
         async with received_body(request, blobs) as received:

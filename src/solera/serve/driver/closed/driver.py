@@ -6,7 +6,7 @@ What a text cannot carry is refused before it is registered, with the line to wr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from solera.core.component import Component
@@ -22,25 +22,10 @@ from solera.serve.driver.closed.epochs import signed_epoch
 from solera.serve.driver.closed.researcher import Researcher
 from solera.trust.board.text import JobText
 from solera.trust.epoch.epoch import Epoch
+from solera.trust.epoch.selection import Selection
 
 RESULT = "closed_result"
 """Among what a model was trained with: the hash by which its owners know it."""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Which rows of an epoch jobs are about, and which folds are for what."""
-
-    population: str = "everyone"
-    columns: tuple[str, ...] = ()
-    target: str | tuple[str, ...] | None = None
-    validation: tuple[int, ...] = ()
-    test: tuple[int, ...] = (8, 9)
-    patience: int = 7
-
-    @property
-    def training(self) -> tuple[int, ...]:
-        return tuple(fold for fold in range(10) if fold not in {*self.validation, *self.test})
 
 
 class ClosedDriver:
@@ -52,10 +37,12 @@ class ClosedDriver:
         federation: str,
         researcher: Researcher,
         repeat: int,
-        scope: Scope,
+        selection: Selection,
+        patience: int = 7,
     ) -> None:
         self._connection, self._federation = connection, federation
-        self._researcher, self._repeat, self._scope = researcher, repeat, scope
+        self._researcher, self._repeat = researcher, repeat
+        self._selection, self._patience = selection, patience
         self._epoch: Epoch | None = None
 
     @property
@@ -98,17 +85,11 @@ class ClosedDriver:
         return table
 
     def _text(self, kind: Any, **content: Any) -> JobText:
-        scope = self._scope
         return JobText(
             kind=kind,
             learner=content.pop("learner", None),
-            population=scope.population,
-            columns=scope.columns,
-            target=scope.target,
-            training=scope.training,
-            validation=scope.validation,
-            test=scope.test,
-            patience=scope.patience,
+            **asdict(self._selection),
+            patience=self._patience,
             repeat=self._repeat,
             researcher=self._researcher.name,
             researcher_key=self._researcher.public,
