@@ -12,6 +12,7 @@ from base64 import b64decode
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
+from starlette.testclient import TestClient  # noqa: E402
 from tests.simulate.test_epochs import NAMES, dictionary, table  # noqa: E402
 
 import solera.cli  # noqa: E402
@@ -28,13 +30,15 @@ from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.epoch_boards import CoordinatorBoard  # noqa: E402
 from solera.serve.agent.epoch_files import EpochFiles, current_epoch, fetch_epoch  # noqa: E402
-from solera.serve.connection import Connection, CoordinatorError  # noqa: E402
+from solera.serve.connection import Connection, CoordinatorError, trusting  # noqa: E402
 from solera.serve.epochs import DraftState, NewPart, NewSignature, framed  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
+from solera.serve.owner.site import OwnerSite  # noqa: E402
 from solera.trust.epoch import Draft, EpochError, SignedEpoch  # noqa: E402
 
 SOURCE = str(Path(solera.cli.__file__).parents[2])
 HEART = "/v1/federations/heart"
+PASSWORD = "a long password of vera"
 
 
 def run(*arguments, code=0):
@@ -58,24 +62,27 @@ def _federation(patch):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     pair = ("--certificate", "tls/coordinator.pem", "--key", "tls/coordinator.key")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "solera.cli.app", "serve", "--port", str(port), *pair],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    with Path("serve.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "solera.cli.app", "serve", "--port", str(port), *pair],
+            env={**os.environ, "PYTHONPATH": SOURCE},
+            stdout=log,
+            stderr=log,
+        )
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
-            assert process.poll() is None, process.communicate()
+            assert process.poll() is None, Path("serve.log").read_text()
             time.sleep(0.05)
         url = f"https://127.0.0.1:{port}"
         patch.setenv("SOLERA_URL", url)
         patch.setenv("SOLERA_CA", "tls/ca.pem")
         patch.setenv("SOLERA_TOKEN", Path("coordinator/driver.token").read_text())
+        patch.setenv("SOLERA_PASSWORD", PASSWORD)
+        run("account", "add", "vera", "--role", "viewer")
         frame = table()
         for name in NAMES:
             token = run("invite", name, "--federation", "heart").stdout.strip()
@@ -85,7 +92,7 @@ def _federation(patch):
         yield Path.cwd()
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.wait(timeout=60)
 
 
 def draft(**changes):
@@ -274,3 +281,33 @@ def test_an_epoch_that_was_not_signed_here_is_not_current(hospitals):
     Identity.create(other)
     with connection("north") as to:
         assert fetch_epoch(other, to, "heart") is None
+
+
+def owner_page(name, path="/epoch"):
+    site = OwnerSite(Path(name))
+    here = "http://127.0.0.1:4711"
+    client = TestClient(site.app(), base_url=here, follow_redirects=True)
+    client.get(site.access.link(4711).removeprefix(here))
+    return client.get(path)
+
+
+def coordinator_page(path):
+    url, ca = os.environ["SOLERA_URL"], trusting(os.environ["SOLERA_CA"])
+    with httpx.Client(base_url=url, verify=ca, follow_redirects=True) as client:
+        client.post("/sign-in", data={"name": "vera", "password": PASSWORD})
+        return client.get(path)
+
+
+def test_both_pages_show_the_same_epoch_and_words(hospitals, fresh):
+    theirs, mine = coordinator_page("/federations/heart/epoch"), owner_page("north")
+    for answer in (theirs, mine):
+        assert answer.status_code == 200
+        assert words() in answer.text
+        assert "waits for the signature of north, south, east, west" in answer.text
+        assert "65" in answer.text
+        assert "elderly" in answer.text
+    assert "What signing tells" in mine.text
+    for name in NAMES:
+        sign(name, "--words", words(), "--consent")
+    assert "signed by all" in coordinator_page("/federations/heart/epoch").text
+    assert "You have signed." in owner_page("north").text
