@@ -110,7 +110,7 @@ class Worker:
         """Let the next task find these rows: in a new process."""
         with self._turn:
             self._end()
-            self._source, self._table = source, table
+            self._source, self._table = source, table or self._table
 
     def begin(self) -> None:
         """Start the process unless it runs; an error says why it cannot read the rows."""
