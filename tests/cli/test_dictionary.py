@@ -155,6 +155,31 @@ def test_an_epoch_that_lacks_one_person_needs_written_consent():
     assert "north consents: since epoch" in said("show", "dictionary.toml")
 
 
+def test_a_person_who_withdraws_ends_the_epoch_at_once_and_the_next_needs_consent():
+    all_sign()
+    sign("north")
+    person = Path("north.csv").read_text().splitlines()[1].split(",")[0]
+
+    def withdraws(name):
+        asked = ["withdraw", "--unit", name, "--folder", "north"]
+        assert CliRunner().invoke(app, asked, prog_name="solera").exit_code == 0
+
+    withdraws("nobody")
+    assert current_epoch(Path("north")) is not None
+    withdraws(person)
+    assert current_epoch(Path("north")) is None
+    for path in [*Path().glob("*.part"), *Path().glob("*.signature")]:
+        path.unlink()
+    for name in NAMES[1:]:
+        sign(name)
+    assert "1 persons came, left" in sign("north", "--words", words(), code=1).stderr
+    sign("north", "--words", words(), "--consent")
+    for name in NAMES[1:]:
+        sign(name, "--words", words())
+    sign("north")
+    assert current_epoch(Path("north")).epoch.owners[0].persons == 59
+
+
 def test_what_no_owner_can_sign_is_refused_before_anything_leaves():
     text = Path("dictionary.toml").read_text()
     Path("dictionary.toml").write_text(

@@ -121,6 +121,11 @@ class PastSnapshot:
         return cls(**{**fields, "populations": tuple(fields["populations"])})
 
 
+def person_mark(secret: bytes, person: str) -> bytes:
+    """How a snapshot of this owner names a person."""
+    return bytes(_marks(secret, "person", [person.encode()])[0])
+
+
 def _commitment(secret: bytes, dictionary: Dictionary, persons: Array, rows: Array) -> bytes:
     columns = hashlib.sha256(dictionary.toml().encode()).digest()
     total = hmac.new(_key(secret, "commitment"), columns, "sha256")
