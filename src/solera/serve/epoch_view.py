@@ -92,7 +92,7 @@ def _columns(dictionary: Dictionary) -> list[tuple[str, str, str, str]]:
     def alike(column: DictionaryColumn) -> tuple[str, str]:
         return column_entry(replace(column, name="")), uses.get(column.name, "")
 
-    lines = []
+    lines: list[tuple[str, str, str, str]] = []
     for (_, use), group in groupby(dictionary.columns, alike):
         same = list(group)
         name = same[0].name

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from solera.serve.wire import Digest, Frame, Message
 from solera.trust.epoch.agreement import Agreement
-from solera.trust.epoch.epoch import Draft, Owner, Signature
+from solera.trust.epoch.epoch import Draft, EpochError, Owner, Signature
 
 LONGEST_DRAFT = 1_000_000
 
@@ -50,8 +50,8 @@ class DraftState(Message):
 
     def agreement(self) -> Agreement:
         """What it says, read again: what is not what it must be is an error."""
-        parts = [Owner.decode(b64decode(part)) for part in self.parts]
-        signatures = [Signature.decode(b64decode(each)) for each in self.signatures]
+        parts = [Owner.decode(unframed(part)) for part in self.parts]
+        signatures = [Signature.decode(unframed(each)) for each in self.signatures]
         return Agreement(
             Draft.parse(self.text, file="the draft"),
             {part.name: part for part in parts},
@@ -62,3 +62,11 @@ class DraftState(Message):
 def framed(data: bytes) -> str:
     """Bytes as they travel inside a message."""
     return b64encode(data).decode()
+
+
+def unframed(text: str) -> bytes:
+    """The bytes inside a message."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise EpochError("what a message holds is not base64") from None

@@ -10,7 +10,7 @@ from solera.core.errors import UsageError
 from solera.core.private_files import write_file
 from solera.serve.connection import Connection
 from solera.serve.epochs import DraftState, NewDraft, NewPart, NewSignature, framed
-from solera.trust.epoch import Draft, Owner, Signature
+from solera.trust.epoch import Draft, EpochError, Owner, Signature
 from solera.trust.epoch.agreement import Agreement
 
 
@@ -86,4 +86,7 @@ class CoordinatorBoard:
         return f"/v1/dictionary/{self.draft.hash.hex()}"
 
     def _said(self, method: str, path: str, message: object) -> Agreement:
-        return self.connection.call(method, path, DraftState, json=message).agreement()
+        seen = self.connection.call(method, path, DraftState, json=message).agreement()
+        if seen.draft != self.draft:
+            raise EpochError("the coordinator shows another draft than the one that was meant")
+        return seen

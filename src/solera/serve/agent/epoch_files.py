@@ -2,6 +2,7 @@
 
 epochs/0001-5f0c9a2e.epoch      the epoch, and the signatures that are known here
 epochs/0001-5f0c9a2e.snapshot   keyed hashes of persons and rows, to see what the next one changes
+epochs/0001-5f0c9a2e.ended      a person of it withdrew: nothing runs in it here any more
 """
 
 from __future__ import annotations
@@ -50,8 +51,21 @@ class EpochFiles:
                 self.check(signed)
             except EpochError:
                 continue
-            return signed
+            path = self._path(signed.epoch)
+            return None if path and path.with_suffix(".ended").exists() else signed
         return None
+
+    def end_with(self, person: bytes) -> bool:
+        """End the current epoch here if a person, by its mark, is in it; whether it did."""
+        signed = self.current()
+        path = self._path(signed.epoch) if signed else None
+        if path is None:
+            return False
+        past = PastSnapshot.decode(read_private(path.with_suffix(".snapshot")))
+        if person not in past.persons:
+            return False
+        write_file(path.with_suffix(".ended"), b"", 0o600, overwrite=True)
+        return True
 
     def earlier(self, epoch: Epoch) -> dict[bytes, tuple[Epoch, PastSnapshot]]:
         """Every other epoch that was signed before this one."""

@@ -256,11 +256,11 @@ class Signature:
     """An owner's signature of an epoch, and in writing what it consents to."""
 
     key: bytes
-    bytes: bytes
+    value: bytes
     consent: str = ""
 
     def to_payload(self) -> list[Any]:
-        return [self.key, self.bytes, self.consent]
+        return [self.key, self.value, self.consent]
 
     @classmethod
     def from_payload(cls, fields: Any) -> Self:
@@ -284,7 +284,7 @@ class Signature:
 
     def is_of(self, epoch: Epoch) -> bool:
         """Whether the owner of its key made it for this epoch and consent."""
-        return verify(self.key, _message(epoch.hash, self.consent), self.bytes)
+        return verify(self.key, _message(epoch.hash, self.consent), self.value)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
 """Epochs: anybody of a federation proposes a draft, its owners enter their parts and sign."""
 
-from base64 import b64decode
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import Digest, MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Denied, NotFound
 from solera.serve.coordinator.store.tables import ClientRow
-from solera.serve.epochs import DraftState, NewDraft, NewPart, NewSignature
+from solera.serve.epochs import DraftState, NewDraft, NewPart, NewSignature, unframed
 from solera.trust.epoch.epoch import Draft, Owner, Signature
 
 
@@ -46,12 +44,12 @@ def epochs_of(coordinator: Coordinator) -> APIRouter:
     @routes.put("/v1/dictionary/{draft}/part")
     def enter(draft: Digest, who: Client, new: NewPart) -> DraftState:
         """What an owner enters: its key, a commitment to its rows, and its runtime."""
-        return store.enter_part(draft, who, Owner.decode(_bytes(new.part)))
+        return store.enter_part(draft, who, Owner.decode(unframed(new.part)))
 
     @routes.put("/v1/dictionary/{draft}/signature")
     def sign(draft: Digest, who: Client, new: NewSignature) -> DraftState:
         """An owner signs the epoch, or one that leaves consents to it."""
-        return store.add_signature(draft, who, Signature.decode(_bytes(new.signature)))
+        return store.add_signature(draft, who, Signature.decode(unframed(new.signature)))
 
     return routes
 
@@ -59,10 +57,3 @@ def epochs_of(coordinator: Coordinator) -> APIRouter:
 def _check_member(federation: str, who: ClientRow | None) -> None:
     if who is not None and who.federation != federation:
         raise Denied(f"client {who.name!r} is of another federation")
-
-
-def _bytes(frame: str) -> bytes:
-    try:
-        return b64decode(frame, validate=True)
-    except ValueError:
-        raise UsageError("this is not base64") from None
