@@ -47,12 +47,9 @@ WIDTH = 150_000
 # --- what is learned -----------------------------------------------------------------------------
 
 
-class Place(TypedDict):
-    at: Annotated[FloatArray, Shape("*", longest=WIDTH)]
-    round: int
 
 
-@task("chaos.walk", ask=Place, release=[Facts("at")])
+@task("chaos.walk")
 def walk(client: Any, ask: Any) -> dict[str, Any]:
     """A step away from where all are; a client that makes one twice arrives elsewhere."""
     steps = 1 if ask["round"] == 0 else client.state["steps"] + 1
@@ -71,8 +68,6 @@ class Walk(Learner):
         for r in self.each_round(federation, rounds=self.rounds):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
 
-    def training_asks(self) -> Plan:
-        return (planned(walk, self.rounds, open=["round"]),)
 
 
 # --- where processes die -------------------------------------------------------------------------

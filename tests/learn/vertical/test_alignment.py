@@ -23,11 +23,7 @@ class Aligned(VerticalLearner):
     def predict_parties(self, parties, part):
         pass
 
-    def protocol_asks(self):
-        return ()
 
-    def prediction_asks(self):
-        return ()
 
 
 def identifiers(fed, model, party):

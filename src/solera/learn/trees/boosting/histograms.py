@@ -322,7 +322,7 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-@task("trees.catch_up", spends=lambda client, ask: ())
+@task("trees.catch_up")
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")
