@@ -6,18 +6,10 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
 from solera.core.task import task
-from solera.trust.release import Facts
-
-
-
-
-
-
 
 
 @task("agent.wait")

@@ -15,17 +15,15 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 from network import FORKS, POLICY, Network, start_fork_server
 
 import solera as so
 from solera.core.aggregation import Mean
-from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
 from solera.core.payload import decode, encode
-from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
 from solera.core.schema import Schema
 from solera.core.task import task
@@ -38,15 +36,11 @@ from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.driver import engine as http
 from solera.serve.driver.driven import connect
-from solera.trust.declared import Shape
-from solera.trust.release import Facts
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
 
 # --- what is learned -----------------------------------------------------------------------------
-
-
 
 
 @task("chaos.walk")
@@ -67,7 +61,6 @@ class Walk(Learner):
         self.at_ = np.zeros(WIDTH)
         for r in self.each_round(federation, rounds=self.rounds):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
-
 
 
 # --- where processes die -------------------------------------------------------------------------

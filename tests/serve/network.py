@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
 
 import solera as so
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
 from solera.serve import tls, wire
 from solera.serve.connection import Connection
 from solera.serve.coordinator.run import driver_token

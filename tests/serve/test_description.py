@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 pytest.importorskip("cryptography", reason="the extra 'serve' is not installed")
 
-from solera.core.errors import PayloadError
-from solera.core.payload import decode, encode
 from solera.core.plan import PlannedTask
 from solera.core.ranges import Range
+
+from solera.core.errors import PayloadError
+from solera.core.payload import decode, encode
 from solera.serve.description import Description, job_hash
 
 PLAN = (

@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
 
 import solera as so
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
 from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):

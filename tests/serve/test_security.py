@@ -26,13 +26,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
 
 import solera as so
 from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.payload import decode, encode
-from solera.core.plan import PlannedTask
 from solera.serve.connection import Connection, CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):

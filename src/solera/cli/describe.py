@@ -20,24 +20,18 @@ def describe(
     clients: Annotated[
         int | None, typer.Option(min=1, help="Deal the rows out to so many, without a group.")
     ] = None,
-    policy: Annotated[
-        str, typer.Option(help="What owners let out: statistics, training …, or none.")
-    ] = "training",
     seed: Annotated[int, typer.Option(min=0, help="Of the dealing.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Save the picture, for example as out.png or out.svg.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rows, missing values, quantiles, categories, classes, correlations and drift of clients.
-
-    Counts of fewer than five rows of a client are withheld, as the policy says.
-    """
+    """Rows, missing values, quantiles, categories, classes, correlations and drift of clients."""
     from solera.learn.describe import describe as look
     from solera.simulate.simulation import simulate
 
     dataset = table_of(name, target, group)
-    options: dict[str, Any] = {"policy": None if policy == "none" else policy, "seed": seed}
+    options: dict[str, Any] = {"seed": seed}
     if group is not None:
         options["group"] = group
     elif clients is not None:

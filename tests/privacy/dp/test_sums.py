@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +15,9 @@ from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.task import find_task, installed_tasks
 from solera.learn.describe import Describe
 from solera.trust.contributions import Contribution, entries_of
-from solera.trust.gate import POLICIES, numbers_of
 from solera.trust.noise import SPENT
+from solera.trust.open_asks import numbers_of
+from solera.trust.policy import Policy
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -276,11 +276,11 @@ def test_descriptions_tell_of_every_client_with_all_of_the_noise():
     assert gone.epsilon > 2.0
 
 
-# --- behind a gate ---
+# --- under the policy "noise" ---
 
 
 def test_noised_sums_leave_until_the_budget_is_spent():
-    limits = replace(POLICIES["training"], budget=(2.5, 1e-4))
+    limits = Policy("noise", budget=(2.5, 1e-4))
     fed = clients(policy=limits)
     local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
     so.FedHEONN(dp=local).fit(fed)
@@ -290,7 +290,7 @@ def test_noised_sums_leave_until_the_budget_is_spent():
 
 def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
     """Rows are clipped for it, and a tiny clip singles one out; nothing counts the noise."""
-    fed = clients(policy="training")
+    fed = clients(policy="noise")
     with pytest.raises(NotEnoughReplies, match="no budget"):
         so.FedHEONN(dp=DP).fit(fed)
     so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
@@ -299,20 +299,11 @@ def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_share_of_the_noise_is_counted_as_a_share(secure):
     """In a secure sum, too: whoever knows the shares of the others can take them away."""
-    fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)), secure=secure)
+    fed = clients(policy=Policy("noise", budget=(2.5, 1e-4)), secure=secure)
     with pytest.raises(NotEnoughReplies, match="privacy budget"):
         so.FedHEONN(dp=DP).fit(fed)  # a third of the variance each, read one by one
-    fed = clients(policy=replace(POLICIES["training"], budget=(50.0, 1e-4)), secure=secure)
+    fed = clients(policy=Policy("noise", budget=(50.0, 1e-4)), secure=secure)
     noise = so.FedHEONN(dp=DP).fit(fed).accounts_["noise"]
     for client in range(3):
         (event,) = fed.engine.states()[client][SPENT]
         assert event["noise"] == pytest.approx(noise / math.sqrt(3))
-
-
-def test_the_policy_can_demand_noise():
-    limits = replace(POLICIES["training"], budget=(3.0, 1e-4), noised=frozenset({"gram"}))
-    fed = clients(policy=limits)
-    with pytest.raises(NotEnoughReplies, match="need noise here"):
-        so.FedHEONN().fit(fed)
-    local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
-    so.FedHEONN(dp=local).fit(fed)

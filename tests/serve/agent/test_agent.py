@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
-from solera.core.ranges import Range
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
+from solera.core.ranges import OPEN, Range
 
 import solera as so
 from solera.core.errors import UsageError
 from solera.core.payload import decode, encode
-from solera.core.plan import PlannedTask
-from solera.core.ranges import OPEN, Range
 
 for library in ("httpx", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from solera.trust.gate import POLICIES
 
 import solera as so
 from solera.core.accounting import Event, epsilon_of
@@ -19,7 +20,6 @@ from solera.core.engine import Ask
 from solera.core.errors import Refusal
 from solera.core.payload import decode
 from solera.learn.averaging.learner import train_and_send
-from solera.trust.gate import POLICIES
 
 for library in ("httpx", "cryptography", "dp_accounting", "torch"):
     pytest.importorskip(library, reason="the extras 'serve', 'dp' and 'torch' are not installed")

@@ -18,6 +18,7 @@ for library in ("httpx", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 from liar import Liar  # noqa: E402
+from solera.serve.agent.policy_rules import NotifyRules  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
@@ -27,7 +28,6 @@ from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.notify import notify  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
-from solera.serve.agent.policy_rules import NotifyRules  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from solera.core.ranges import Range
+from solera.serve.agent.policy_rules import Hours
+from solera.trust.gate import POLICIES
 
 import solera as so
 from solera.core.engine import Ask, Preparation
 from solera.core.errors import Refusal, UsageError
-from solera.core.ranges import Range
 from solera.core.task import task
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.agent.policy_rules import Hours
-from solera.trust.gate import POLICIES
 
 
 @task("policy.t")

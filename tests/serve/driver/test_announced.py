@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from solera.core.plan import PREPARE
 
 import solera as so
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies
 from solera.core.payload import encode
-from solera.core.plan import PREPARE
 from solera.core.task import find_task
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 from network import Network  # noqa: E402
-
 from solera.serve.agent.policy_for import policy_for  # noqa: E402
+
 from solera.serve.description import Description  # noqa: E402
 
 rng = np.random.default_rng(0)

@@ -62,7 +62,7 @@ def public_keys(private: Mapping[str, bytes]) -> tuple[bytes, bytes]:
     return keys.public_of(private["mask"]), keys.public_of(private["seal"])
 
 
-@task("secure.keys")
+@task("secure.keys", alone=True)
 def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     """New public keys, with the signature of the client's enrolled key where it has one."""
     own = ask.get("own", {})
@@ -73,7 +73,7 @@ def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     return {"mask": mask, "seal": seal, "signature": own.get("signature", bytes(SIGNATURE))}
 
 
-@task("secure.shares")
+@task("secure.shares", alone=True)
 def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     """A share of both secrets for every neighbour, sealed so that only that one can open it."""
     known = _at_step(client, "keys")
@@ -183,7 +183,7 @@ class Masking(Cover):
         }
 
 
-@task("secure.confirm")
+@task("secure.confirm", alone=True)
 def confirm(client: Client, ask: Any) -> dict[str, Any]:
     """To every neighbour whose reply came: that this client was told the same as it."""
     known = _at_step(client, "masked")
@@ -204,7 +204,7 @@ def confirm(client: Client, ask: Any) -> dict[str, Any]:
     return {"to": here, "confirmations": _lines(confirmations, MAC)}
 
 
-@task("secure.unmask")
+@task("secure.unmask", alone=True)
 def give_up_shares(client: Client, ask: Any) -> dict[str, Any]:
     """One share of every neighbour: of the seed of those who answered, of the key of the others."""
     known = _at_step(client, "confirmed")

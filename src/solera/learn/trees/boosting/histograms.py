@@ -44,7 +44,7 @@ Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
 STATE = "trees.boosting"
 LARGEST_CLASSES = 1000
-"""The most classes that trees are boosted for behind a gate."""
+"""The most classes that trees are boosted for."""
 _PRECISION = 3
 """Edges are found to one part in 16³ of a power of two."""
 
