@@ -55,8 +55,8 @@ def simulated(people: Any, policy: Any, rows: int = 6000) -> Any:
     return so.simulate(X, y, schema=people.schema, clients=CLIENTS, seed=1, policy=policy)
 
 
-@pytest.fixture(scope="module")
-def behind_a_gate(people: Any) -> tuple[Any, Any]:
+@pytest.fixture
+def few_withheld(people: Any, clients_may_withhold: None) -> tuple[Any, Any]:
     fed = simulated(people, Withholding(min_count=LEAST))
     return fed, so.describe(fed)
 
@@ -65,8 +65,8 @@ def rows_of(fed: Any) -> list[Any]:
     return [fed.data.segments(np.array([i]), "train")[0] for i in range(len(fed))]
 
 
-def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(people, behind_a_gate):
-    fed, found = behind_a_gate
+def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(people, few_withheld):
+    fed, found = few_withheld
     for j in found.numbers:
         held: dict[float, int] = {}
         for rows in rows_of(fed):
@@ -80,8 +80,8 @@ def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(people,
         assert told[told > 0].min() >= LEAST
 
 
-def test_small_counts_of_gaps_and_classes_are_withheld(people, behind_a_gate):
-    fed, found = behind_a_gate
+def test_small_counts_of_gaps_and_classes_are_withheld(people, few_withheld):
+    fed, found = few_withheld
     gaps = np.stack([(~np.isfinite(r.X)).sum(axis=0) for r in rows_of(fed)])
     assert ((gaps > 0) & (gaps < LEAST)).any()
     assert not found.missing[(gaps < LEAST)].any()
@@ -93,7 +93,7 @@ def test_small_counts_of_gaps_and_classes_are_withheld(people, behind_a_gate):
     assert "rows withheld" in found._repr_html_()
 
 
-def test_without_a_gate_it_says_what_the_rows_are(people):
+def test_it_says_what_the_rows_are(people):
     fed = simulated(people, None)
     found = so.describe(fed)
     X, y = (np.concatenate([getattr(r, name) for r in rows_of(fed)]) for name in ("X", "y"))
@@ -141,8 +141,8 @@ def test_gaps_leave_whole_rows_out_of_correlations():
     np.testing.assert_allclose(found.correlations, np.corrcoef(X[whole].T), atol=1e-9)
 
 
-def test_one_picture(behind_a_gate):
-    _, found = behind_a_gate
+def test_one_picture(few_withheld):
+    _, found = few_withheld
     titles = [ax.get_title() for ax in found.plot().axes]
     first = ["training rows of clients", "missing", "drift from all clients", "correlations"]
     assert titles[:4] == first
