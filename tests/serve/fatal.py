@@ -30,7 +30,7 @@ from solera.core.task import task
 from solera.learn.base import Learner
 from solera.serve import connection
 from solera.serve.agent.agent import Agent
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.worker import Worker
 from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
@@ -200,7 +200,7 @@ def work(folder: str, rows: str, policy: str) -> None:
     held = decode(Path(rows).read_bytes())
     schema = Schema.from_payload(held["schema"])
     data = so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
-    Agent(folder, Worker(data, begin=False), Policy.read(policy)).run(wait=5)
+    Agent(folder, Worker(data, begin=False), OwnerPolicy.read(policy)).run(wait=5)
 
 
 def drive(url: str, token: str, ca: str, job: str, rounds: int, often: bool, out: str) -> None:

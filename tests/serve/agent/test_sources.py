@@ -7,10 +7,10 @@ import types
 
 import numpy as np
 import pytest
-from solera.serve.agent.policy_rules import Column
 
 import solera as so
 from solera.core.errors import DataError, UsageError
+from solera.serve.agent.policy import Column
 from solera.serve.agent.sources import open_source
 
 pd = pytest.importorskip("pandas")
