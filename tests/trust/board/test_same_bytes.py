@@ -228,3 +228,20 @@ def test_asks_that_are_no_sums_of_all_are_refused_by_name() -> None:
         fed.ask("board.persons").collect()
     with pytest.raises(NotClosed, match="which is no sum"):
         fed.ask("board.persons").fold(so.aggregations.Collect())
+
+
+@pytest.mark.parametrize("learner", [so.FedScaler(), so.FedImputer()], ids=["scaler", "imputer"])
+def test_the_form_of_a_sum_follows_from_no_owners_rows(learner: Any) -> None:
+    """One owner alone has gaps, another has nothing at all of a column; sums are of one form."""
+    uneven = X.copy()
+    uneven[80:120, 3] = np.nan
+    uneven[160:240, 4] = np.nan
+    parts = [(uneven[i : i + 80], CLASSES[i : i + 80]) for i in range(0, 320, 80)]
+    job = Job(learner, so.simulate(parts, seed=3, policy=EXACT))
+    expected = job.simulated()
+    assert "model" in decode(expected)
+    assert {end.closed.result for end in job.run() if end.closed} == {expected}
+    plain = learner.clone().fit(so.simulate(parts, seed=3))
+    for name, value in numbers_of(plain).items():
+        closed = learner.clone().fit(so.simulate(parts, seed=3, policy=EXACT))
+        np.testing.assert_allclose(numbers_of(closed)[name], value, rtol=1e-9)
