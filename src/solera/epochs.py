@@ -2,6 +2,7 @@
 
 from solera.data.dictionary_tables import draft, read_table
 from solera.data.misfits import Misfit, misfits
+from solera.simulate.epochs import DraftedDictionary
 from solera.trust.epoch import (
     Changes,
     Dictionary,
@@ -21,6 +22,7 @@ __all__ = [
     "Dictionary",
     "DictionaryColumn",
     "Draft",
+    "DraftedDictionary",
     "Epoch",
     "EpochError",
     "Misfit",

@@ -149,7 +149,9 @@ def read_table(dictionary: Dictionary, frame: Any) -> Table:
     return Table(np.column_stack(values), persons)
 
 
-def table_of(dictionary: Dictionary, schema: Schema, X: Any, y: Any) -> Table:
+def table_of(
+    dictionary: Dictionary, schema: Schema, X: Any, y: Any, persons: Array | None = None
+) -> Table:
     """Rows in memory by a dictionary that names the same columns."""
     X = _dense(X)
     known: dict[str, FloatArray] = {}
@@ -167,9 +169,9 @@ def table_of(dictionary: Dictionary, schema: Schema, X: Any, y: Any) -> Table:
         )
         known.update(zip(names, values.T, strict=True))
     check_columns([column.name for column in dictionary.columns], list(known))
-    table = Table(np.column_stack([known[column.name] for column in dictionary.columns]))
-    _check_bounds(dictionary, table.values)
-    return table
+    values = np.column_stack([known[column.name] for column in dictionary.columns])
+    _check_bounds(dictionary, values)
+    return Table(values, None if persons is None else tuple(map(str, persons.tolist())))
 
 
 def _recoded(

@@ -30,7 +30,8 @@ def selected_rows(
 
     Rows that lack the target are left out; of several labels one may be missing.
     """
-    parts = (selection.train, selection.validation, selection.test)
+    dictionary.check_population(selection.population)
+    parts = (selection.training, selection.validation, selection.test)
     sizes = np.zeros((len(parts), len(owners)), dtype=np.int64)
     X, y, persons = [], [], []
     for i, (table, snapshot) in enumerate(owners):

@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
+_LOOK_SECONDS = 0.5
 _open: WeakSet[Any] = WeakSet()
 """Our ends of all channels; a forked child lets go of them, or others would not see them close."""
 
@@ -43,7 +45,7 @@ class Child:
         inherited = [*_open, self.end] if method == "fork" else []
         context: Any = multiprocessing.get_context(method)
         self.process = context.Process(
-            target=_live, args=(inherited, theirs, main, arguments), daemon=daemon
+            target=_live, args=(self._home, inherited, theirs, main, arguments), daemon=daemon
         )
         try:
             with whole_fork():
@@ -86,7 +88,11 @@ class Child:
 
 
 def _live(
-    inherited: Iterable[Any], end: Any, main: Callable[..., None], arguments: tuple[Any, ...]
+    parent: int,
+    inherited: Iterable[Any],
+    end: Any,
+    main: Callable[..., None],
+    arguments: tuple[Any, ...],
 ) -> None:
     from threadpoolctl import threadpool_limits
 
@@ -97,10 +103,27 @@ def _live(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(AttributeError):
         os.setsid()
+    die_with(parent)
     threadpool_limits(1)
     if torch := sys.modules.get("torch"):  # has a number of its own, once somebody has set it
         torch.set_num_threads(1)
     main(end, *arguments)
+
+
+def die_with(parent: int) -> None:
+    """End this process, and what it started, soon after its parent is gone, whatever it does.
+
+    For processes that lead a group of their own.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        with suppress(OSError, AttributeError):
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watches its parent", daemon=True).start()
 
 
 def end(program: subprocess.Popen[bytes], seconds: float) -> None:

@@ -67,7 +67,9 @@ class CarriedConnection(Connection):
         self.blobs[digest] = frame
         return digest
 
-    def download(self, digest: str, inline: str | None = None) -> bytes:
+    def download(
+        self, digest: str, inline: str | None = None, *, place: str | None = None
+    ) -> bytes:
         frame = self.blobs.get(digest) if inline is None else b64decode(inline)
         if frame is None:
             raise PayloadError(f"{digest[:12]}… did not come with the message")

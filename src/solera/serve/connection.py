@@ -207,8 +207,14 @@ class Connection:
             self.upload(frame)
             self.request("POST", path, json=new)
 
-    def download(self, digest: str, inline: str | None = None) -> bytes:
-        """The bytes with that digest, verified: those sent along as ``inline``, or in pieces."""
+    def download(
+        self, digest: str, inline: str | None = None, *, place: str | None = None
+    ) -> bytes:
+        """The bytes with that digest, verified: those sent along as ``inline``, or in pieces.
+
+        ``place`` is where they are; among the blobs by default.
+        """
+        place = place or f"/v1/blobs/{digest}"
         try:
             pieces = [] if inline is None else [b64decode(inline, validate=True)]
         except ValueError:
@@ -217,7 +223,7 @@ class Connection:
         total = None if inline is None else received
         while total is None or received < total:
             wanted = {"Range": f"bytes={received}-{received + CHUNK - 1}"}
-            response = self.request("GET", f"/v1/blobs/{digest}", headers=wanted)
+            response = self.request("GET", place, headers=wanted)
             size = response.headers.get("Solera-Size", "")
             total = int(size) if size.isdecimal() and len(size) < 20 else -1
             if not received + len(response.content) <= total <= DEFAULT_LIMITS.size:

@@ -406,10 +406,14 @@ class Enrolled(Message):
 
 
 class Heartbeat(Message, kw_only=True):
-    """What a client is doing, which Solera it runs, and where its audit log ends: line and hash."""
+    """What a client is doing, which Solera it runs, and where its audit log ends: line and hash.
+
+    ``policy`` is the name of its policy: what a driver may expect of it, and no more.
+    """
 
     doing: TaskName = ""
     version: Annotated[str, Meta(max_length=50, examples=["1.0.0"])] = ""
+    policy: Annotated[str, Meta(max_length=20, examples=["sums"])] = ""
     head: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
     ]
@@ -429,6 +433,7 @@ class Member(Message):
     doing: str
     head: list[Any] | None
     tasks: dict[str, int]
+    policy: str | None = None
 
 
 class Members(Message):

@@ -22,17 +22,27 @@ from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.arrays import check_rows
 from solera.data.dataset import Dataset
+from solera.data.dictionary_tables import Table
 from solera.data.federated import FederatedData
-from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
+from solera.data.frames import check_columns, encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.data.stored import StoredData
 from solera.robust.attacked import AttackedEngine, poisoned
 from solera.robust.attacks import Attack, RowAttack, UpdateAttack
 from solera.simulate.clock import VirtualClock
+from solera.simulate.epochs import (
+    SimulatedEpoch,
+    check_epoch_arguments,
+    dealable,
+    dictionary_of,
+    simulated_epoch,
+)
 from solera.simulate.failures import Failures
 from solera.simulate.owners import closed_engine, closed_seed
 from solera.trust.board.engine import BoardEngine
+from solera.trust.epoch import Dictionary, Epoch, SignedEpoch
+from solera.trust.epoch.selection import Selection
 from solera.trust.policy import Policy
 
 
@@ -133,6 +143,9 @@ def simulate(
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
     policy: str | Path | Mapping[str, Any] | Policy | None = None,
+    dictionary: Dictionary | Epoch | SignedEpoch | None = None,
+    secrets: Mapping[Any, bytes] | None = None,
+    population: str | None = None,
     secure: Any = False,
 ) -> Simulation:
     """A federation of simulated clients.
@@ -166,6 +179,14 @@ def simulate(
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"sums"``, ``"noise"``,
         ``"trusted"``), a policy file, or a table with what one may hold.
+    dictionary: what the owners have agreed on, ``so.epochs``: a dictionary, or an epoch that they
+        have signed, which decides who the clients are and in which order. ``validation`` and
+        ``test`` are then whole folds, tenths of the persons that follow from each client's secret;
+        ``columns`` and ``target`` choose among the dictionary's. Under ``policy="sums"`` or
+        ``"noise"`` one is drafted from all rows where none is given.
+    secrets: 32 bytes for every client, by its name or number, as its agent holds them; they follow
+        from ``seed`` by default.
+    population: the rows to take, by the name that the dictionary gives them.
     secure: True, or a :class:`SecureSum`: whatever adds up is folded so that nobody sees a single
         reply, and what does not is an error.
     """
@@ -180,8 +201,27 @@ def simulate(
     reading = {name: value for name, value in reading.items() if value is not None}
     if _are_pairs(X):
         X = _from_pairs(X, y, clients, partition)
+    rules = None if policy is None else Policy.of(policy)
+    agreed = dictionary is not None or (rules is not None and not rules.trusts_the_driver)
+    check_epoch_arguments(agreed, secrets=secrets, population=population)
+    selection = Selection()
+    if agreed:
+        chosen = (columns, target) if dictionary is not None else (None, None)
+        selection = Selection.of(*chosen, population=population, validation=validation, test=test)
+    rows: Table | None = None
     table = X
-    if is_frame(X):
+    if is_frame(X) and dictionary is not None:
+        if y is not None or schema is not None or set(reading) - {"target", "columns"}:
+            raise UsageError(
+                "simulate(dictionary=…) says how the frame is read: no y, kinds, schema"
+            )
+        table = to_pandas(X)
+        if group is not None:
+            check_columns([group], table.columns)
+            partition, group = ByGroup(table[group].to_numpy()), None
+        rows, y = dealable(dictionary_of(dictionary), table, target)
+        X = np.arange(float(len(rows)))[:, None]
+    elif is_frame(X):
         table = to_pandas(X)
         if schema is not None:
             reading["target"] = _one_or_all(schema.target_names) if y is None else None
@@ -189,7 +229,7 @@ def simulate(
         X = from_pandas(table, group=group, **reading)
         if schema is not None:
             X = replace(X, X=encode_frame(table, schema))
-    elif reading:
+    elif reading and dictionary is None:
         raise UsageError(
             f"simulate({next(iter(reading))}=…) says how to read a data frame, "
             f"X is {type(X).__name__}"
@@ -203,7 +243,19 @@ def simulate(
             hint="partition=so.partitions.ByGroup(…) takes a value for every row",
         )
     source = _source(X, y, clients, partition, features, schema, seed, table)
-    if validation or test:
+    agreed_epoch: SimulatedEpoch | None = None
+    if agreed:
+        agreed_epoch = simulated_epoch(
+            source,
+            rows,
+            dictionary,
+            selection,
+            seed=seed,
+            secrets=secrets,
+            min_count=Policy.min_count if rules is None else rules.min_count,
+        )
+        source = agreed_epoch.data
+    elif validation or test:
         if not isinstance(source, FederatedData | StoredData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
         source = source.split(validation=validation, test=test, seed=seed)
@@ -232,7 +284,10 @@ def simulate(
         clock=clock,
         names=getattr(source, "names", ()),
         positive=positive,
-        policy=None if policy is None else Policy.of(policy),
+        policy=rules,
+        epoch=agreed_epoch and agreed_epoch.epoch,
+        secrets=agreed_epoch.secrets if agreed_epoch else (),
+        selection=selection if agreed else None,
         attack=attack,
         attackers=attackers,
         failures=failures,

@@ -97,7 +97,7 @@ def test_populations_mark_rows_and_a_missing_value_is_not_included():
         ('["female"] }', '["women"] }', "d.toml:14: column 'sex' has no category 'women'"),
         ("age = { min = 65 }", "edad = { min = 65 }", "d.toml:13: .* no column 'edad'"),
         ("age = { min = 65 }", "age = { }", "d.toml:13: column 'age'"),
-        ("[populations.recent]", "[populations.everyone]", "d.toml:16: .*'everyone'"),
+        ("[populations.recent]", "[populations.all]", "d.toml:16: .*'all'"),
         ("[columns]", "[columns", r"d.toml:5: this is not TOML"),
     ],
 )

@@ -34,6 +34,9 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
+from solera.serve.agent.closed.jobs import OwnerJobs
+from solera.serve.agent.closed.rules import OwnerRules
+from solera.serve.agent.closed.worker_side import TableSource
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.heartbeat import Heartbeat
@@ -73,7 +76,8 @@ class Agent:
     """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
 
     The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
-    rows the worker reads under the policy it is given. ``connection`` is another one than to the
+    rows the worker reads under the policy it is given, ``table`` how it reads them by a dictionary,
+    for closed jobs. ``connection`` is another one than to the
     place where the client has joined.
     """
 
@@ -84,6 +88,7 @@ class Agent:
         policy: OwnerPolicy | PolicyFile,
         *,
         source: Callable[[OwnerPolicy], Rows] | None = None,
+        table: Callable[[OwnerPolicy], TableSource] | None = None,
         patience: float = 60.0,
         connection: Connection | None = None,
     ) -> None:
@@ -91,7 +96,7 @@ class Agent:
         self.worker = worker
         self._policy_file = policy if isinstance(policy, PolicyFile) else None
         self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
-        self._source = source
+        self._source, self._table = source, table
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
@@ -106,12 +111,25 @@ class Agent:
         who = (self.place, self.identity, self.folder, self.connection)
         self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
+        self.closed = self._closed_jobs()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
         self._waiting: list[HeldJob] = []
         self._listed: set[str] | None = None
         self._left_out = self._withdrawals()
         self._guard()
+
+    def _closed_jobs(self) -> OwnerJobs:
+        return OwnerJobs(
+            self.folder,
+            self.place,
+            self.identity,
+            self.worker,
+            self.attempts,
+            self.audit,
+            OwnerRules(self.folder, self.place, lambda: self.policy),
+            self.stop,
+        )
 
     @property
     def approvals(self) -> Approvals:
@@ -134,7 +152,7 @@ class Agent:
         """
         withdrawn = self._withdrawals()
         if self._source is not None and withdrawn != self._left_out:
-            self.worker.read(self._source(self.policy))
+            self._read_anew(self._source)
         self._left_out = withdrawn
         if self._policy_file is None or not self._policy_file.refresh():
             return
@@ -146,7 +164,12 @@ class Agent:
         except UsageError as error:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
-            self.worker.read(self._source(self.policy))
+            self._read_anew(self._source)
+
+    def _read_anew(self, source: Callable[[OwnerPolicy], Rows]) -> None:
+        """Let the worker read the rows as the policy of now says."""
+        table = None if self._table is None else self._table(self.policy)
+        self.worker.read(source(self.policy), table)
 
     def _withdrawals(self) -> bytes:
         """Who withdrew, as the file says."""
@@ -190,6 +213,7 @@ class Agent:
         with suppress(Terminated), terminated_by_signal():
             with suppress(*TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
+            self.closed.start()
             with Heartbeat(home.connect_to(self.place, self.identity, 0.0), self._beat):
                 self._work_on(wait)
 
@@ -209,8 +233,10 @@ class Agent:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _beat(self) -> wire.Heartbeat:
-        doing = self.doing or held_words((job.job, job.since) for job in self._waiting)
-        return wire.Heartbeat(doing=doing[:200], version=__version__[:50], head=self.head)
+        held = held_words((job.job, job.since) for job in self._waiting)
+        doing = self.doing or self.closed.words() or held
+        about = {"version": __version__[:50], "policy": self.policy.rules.policy}
+        return wire.Heartbeat(doing=doing[:200], head=self.head, **about)
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""

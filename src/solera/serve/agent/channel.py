@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
@@ -33,6 +34,10 @@ class Channel:
         if size > _LOCAL.size:
             raise EOFError(f"a message of {size:,} bytes")
         return decode(self._take(size, deadline), _LOCAL)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a message, or the end, has come in this time."""
+        return bool(select.select([self.end], [], [], seconds)[0])
 
     def _take(self, size: int, deadline: float | None) -> bytearray:
         taken = bytearray(size)

@@ -25,6 +25,7 @@ from solera.engines.asks import ask_from_payload
 from solera.engines.blocks import Runner
 from solera.engines.states import States
 from solera.serve.agent.channel import Channel
+from solera.serve.agent.closed.worker_side import ClosedTasks, TableSource
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
 from solera.trust.policy import Policy
@@ -50,7 +51,13 @@ class Guard:
 # --- in the process ---
 
 
-def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | None) -> None:
+def serve(
+    end: socket.socket,
+    source: Rows,
+    memory_bytes: int,
+    guard: Guard | None,
+    table: TableSource | None = None,
+) -> None:
     """The life of the process: read the rows, then run one task after the other."""
     channel = Channel(end)
     try:
@@ -64,7 +71,7 @@ def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | No
     _limit_memory(memory_bytes)
     try:
         channel.send({"rows": rows.count})
-        _serve_asks(channel, rows, None if guard is None else guard.policy, ledger)
+        _serve_asks(channel, rows, None if guard is None else guard.policy, ledger, table)
     except (EOFError, OSError):
         return
     except MemoryError:
@@ -72,11 +79,19 @@ def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | No
 
 
 def _serve_asks(
-    channel: Channel, rows: _Owner, policy: Policy | None, ledger: Ledger | None
+    channel: Channel,
+    rows: _Owner,
+    policy: Policy | None,
+    ledger: Ledger | None,
+    table: TableSource | None,
 ) -> None:
     runner, steps = _runner(rows, policy, ledger), list[str]()
+    closed = ClosedTasks(table, policy or Policy.of("sums"))
     while True:
         order = channel.receive()
+        if "closed" in order:
+            channel.send(closed.answer(order))
+            continue
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
             runner, steps = _runner(rows, policy, ledger), wanted  # one prepared copy at a time

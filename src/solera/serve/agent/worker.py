@@ -31,6 +31,7 @@ from solera.core.replies import FailureKind
 from solera.engines.asks import ask_to_payload
 from solera.engines.child import Child
 from solera.serve.agent.channel import Channel
+from solera.serve.agent.closed.worker_side import TableSource
 from solera.serve.agent.task_process import OUT_OF_MEMORY, Guard, Rows, serve
 
 log = logging.getLogger("solera.agent")
@@ -75,7 +76,8 @@ class Worker:
     the process is made: "fork" where the system has it; "spawn" is right in a program with threads
     and needs a ``source`` that can be pickled, such as a ``functools.partial`` of ``open_source``.
     The rows are read at once, or with ``begin=False`` when they are first needed. With a ``guard``
-    asks are answered by its policy; an agent sets one.
+    asks are answered by its policy; an agent sets one. ``table`` reads the rows by a dictionary,
+    for closed jobs.
     """
 
     def __init__(
@@ -86,11 +88,12 @@ class Worker:
         start: Literal["fork", "spawn"] | None = None,
         begin: bool = True,
         guard: Guard | None = None,
+        table: TableSource | None = None,
     ) -> None:
         self.limits = limits or WorkerLimits()
         self.guard = guard
         self.start = start or ("fork" if hasattr(os, "fork") else "spawn")
-        self._source = source
+        self._source, self._table = source, table
         self._turn = threading.Lock()
         self._child: Child | None = None
         if begin:
@@ -103,11 +106,11 @@ class Worker:
                 self._end()
             self.guard = guard
 
-    def read(self, source: Rows) -> None:
+    def read(self, source: Rows, table: TableSource | None = None) -> None:
         """Let the next task find these rows: in a new process."""
         with self._turn:
             self._end()
-            self._source = source
+            self._source, self._table = source, table or self._table
 
     def begin(self) -> None:
         """Start the process unless it runs; an error says why it cannot read the rows."""
@@ -119,24 +122,24 @@ class Worker:
 
         A :class:`DataError` says that the rows cannot be read now.
         """
+        seconds = min(self.limits.seconds, ask.deadline or math.inf)
+        ask = replace(ask, clients=np.array([client_id]))
+        return self._carry_out({"ask": ask_to_payload(ask), "job": job}, dict(state), seconds)
+
+    def add_up(self, order: Mapping[str, Any], seconds: float) -> Outcome:
+        """The same for an order of a closed job, see :mod:`.closed.worker_side`."""
+        return self._carry_out({"closed": True, **order}, dict(order["state"]), seconds)
+
+    def _carry_out(self, order: dict[str, Any], before: dict[str, Any], seconds: float) -> Outcome:
         with self._turn:
-            before = dict(state)
             try:
                 self._begin()
             except WorkerDied as error:
                 return Outcome("crashed", before, reason=error.message)
-            seconds = min(self.limits.seconds, ask.deadline or math.inf)
             deadline = time.monotonic() + seconds
             kind: FailureKind = "failed"
             try:
-                ask = replace(ask, clients=np.array([client_id]))
-                order = {
-                    "ask": ask_to_payload(ask),
-                    "state": before,
-                    "seconds": seconds,
-                    "job": job,
-                }
-                self._channel.send(order, deadline)
+                self._channel.send({**order, "state": before, "seconds": seconds}, deadline)
                 return Outcome(**self._channel.receive(deadline))
             except TimeoutError:
                 kind, reason = "late", f"the task took longer than {seconds:g} s"
@@ -175,7 +178,13 @@ class Worker:
         self._end()
         ends = socket.socketpair()
         self._child = Child(
-            self.start, ends, serve, self._source, self.limits.memory_bytes, self.guard
+            self.start,
+            ends,
+            serve,
+            self._source,
+            self.limits.memory_bytes,
+            self.guard,
+            self._table,
         )
         self._channel = Channel(ends[0])
         try:

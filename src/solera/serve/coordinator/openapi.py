@@ -48,6 +48,8 @@ _OF_BYTES = (
     ("/v1/blobs", {"POST"}),
     ("/v1/uploads/{digest}", {"PUT"}),
     ("/v1/jobs/{job}/asks/{sequence}/reply", {"PUT"}),
+    ("/v1/closed/{jid}/posts/{step}", {"PUT"}),
+    ("/v1/closed/{jid}/result", {"PUT"}),
 )
 _BYTES = {
     "required": True,

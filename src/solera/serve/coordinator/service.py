@@ -333,9 +333,12 @@ class Coordinator:
     def upload(self, owner: str, who: ClientRow | None, digest: str, size: int, more: int) -> None:
         """Let ``more`` bytes of a blob come, of which there are then ``size``.
 
-        A client has something to send when it was asked something.
+        A client has something to send when it was asked something, or takes part in a closed job.
         """
-        if who is not None and not self.store.pending(who.federation, who.id, 1):
+        if who is not None and not (
+            self.store.pending(who.federation, who.id, 1)
+            or self.store.has_closed_jobs(who.federation)
+        ):
             raise Denied(f"client {who.id} of {who.federation!r} is asked nothing to send")
         self.make_room(owner, digest, size, more)
 

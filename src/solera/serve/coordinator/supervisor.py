@@ -123,6 +123,7 @@ class Supervisor:
         for job in store.jobs():
             if not NEXT[job.state] and now - job.changed > _KEEP_SECONDS:
                 store.prune(job.id)
+        store.prune_posts(now)
         gone = self.coordinator.blobs.collect(store.digests())
         log.info("collected %d blobs", gone)
         self._tidied = time.monotonic()

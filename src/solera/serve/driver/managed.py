@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from solera.core.errors import SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import decode
 from solera.core.rounds import Callback, Round
+from solera.engines.child import die_with
 from solera.evaluation.figure import Figure
 from solera.green.energy import track_energy
 from solera.learn.averaging.base import Averaging
@@ -141,7 +141,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     url, job, parent = sys.argv[1:]
     token = {"Authorization": f"Bearer {os.environ.pop(TOKEN)}"}
-    threading.Thread(target=_die_with, args=(int(parent),), daemon=True).start()
+    die_with(int(parent))
     connection = Connection(url, lambda *_: token, pin=os.environ.pop(PIN, None))
     try:
         drive(connection, job)
@@ -152,16 +152,6 @@ def main() -> None:
         _move(connection, job, "failed", str(error))
     finally:
         connection.close()
-
-
-def _die_with(parent: int) -> None:
-    """End when the coordinator does, also if it has before this began; nothing is left behind.
-
-    The coordinator that is started next begins with a new driver.
-    """
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.killpg(0, signal.SIGKILL)  # this process leads a group of its own
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ that the nonce may be fixed: an owner that works out the same content again seal
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from solera.core.errors import MissingExtra
 from solera.trust.board.hashing import Part, framed
 
 try:
     from cryptography.exceptions import InvalidSignature, InvalidTag
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
         Ed25519PublicKey,
     )
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -27,6 +28,13 @@ SIGNATURE = 64
 _NONCE = bytes(12)
 _PURPOSE = "solera board 1"
 """No signature made here is worth anything elsewhere."""
+
+
+class Signing(Protocol):
+    """An Ed25519 key, or a client's identity."""
+
+    def sign(self, message: bytes, /) -> bytes:
+        """64 bytes that only its owner can make."""
 
 
 def hkdf(key: bytes, *info: Part) -> bytes:
@@ -63,7 +71,7 @@ def unseal(key: bytes, body: bytes) -> bytes | None:
         return None
 
 
-def sign(identity: Ed25519PrivateKey, *about: Part) -> bytes:
+def sign(identity: Signing, *about: Part) -> bytes:
     """A signature for what this is about."""
     return identity.sign(framed(_PURPOSE, *about))
 

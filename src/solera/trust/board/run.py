@@ -26,13 +26,14 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from solera.core.errors import SoleraError
 from solera.core.payload import decode, encode
 from solera.trust.board.hashing import Part, digest, mac
 from solera.trust.board.keys import (
     SIGNATURE,
+    Signing,
     common_secret,
     hkdf,
     is_signed,
@@ -47,9 +48,6 @@ from solera.trust.board.sums import Own, Sums
 from solera.trust.board.text import jid, parse
 from solera.trust.board.words import WORD, added, count_of, numbers_of, size_of, words_of
 from solera.trust.masks import KEY, add_masks
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 GO, STOP = b"\0", b"\1"
 """The stop flag, first byte of every content."""
@@ -109,7 +107,7 @@ class OwnerRun:
         self,
         *,
         index: int,
-        identity: Ed25519PrivateKey,
+        identity: Signing,
         keys: Sequence[bytes],
         epoch: bytes,
         text: bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -153,7 +153,7 @@ class Dictionary:
 
     def schema(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] = (),
         target: str | Sequence[str] | None = None,
     ) -> Schema:
         """What rows look like to a learner that sees these columns and predicts this target.
@@ -169,7 +169,7 @@ class Dictionary:
     def rows(
         self,
         values: FloatArray,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] = (),
         target: str | Sequence[str] | None = None,
     ) -> tuple[Rows, BoolArray]:
         """Features and target of a table of all columns, and which rows have a target.
@@ -200,29 +200,26 @@ class Dictionary:
         inside += [population.includes(self.features, values) for population in self.populations]
         return np.column_stack(inside)
 
-    def gaps(self, columns: Sequence[str] | None = None) -> tuple[int, ...]:
-        """Places, among the features of :meth:`schema`, of columns that rows may lack."""
-        shown = self._shown(columns, self.target if columns is None else ())
-        return tuple(i for i, name in enumerate(shown) if self.by_name[name].missing)
+    def gaps(
+        self, columns: Sequence[str] = (), target: str | Sequence[str] | None = None
+    ) -> tuple[str, ...]:
+        """The features of :meth:`schema` that rows may lack."""
+        shown = self._shown(columns, self._target_names(target))
+        return tuple(name for name in shown if self.by_name[name].missing)
 
     @property
     def population_names(self) -> tuple[str, ...]:
         """The populations, all rows the first."""
         return (EVERYONE, *(population.name for population in self.populations))
 
-    def population_number(self, name: str) -> int:
-        """The column of :meth:`marks` of a population."""
+    def check_population(self, name: str) -> None:
+        """An error unless there is a population of this name."""
         if name not in self.population_names:
             hint = nearest(name, self.population_names)
             raise UsageError(f"the dictionary has no population {name!r}", hint=hint)
-        return self.population_names.index(name)
 
-    def with_columns(self, names: Sequence[str]) -> Self:
-        """The same with these columns only, in this order."""
-        return replace(self, columns=tuple(self.column(name) for name in names))
-
-    def _shown(self, columns: Sequence[str] | None, target: Sequence[str]) -> list[str]:
-        if columns is None:
+    def _shown(self, columns: Sequence[str], target: Sequence[str]) -> list[str]:
+        if not columns:
             return [column.name for column in self.columns if column.name not in target]
         for name in columns:
             if name in target:

@@ -17,7 +17,7 @@ from solera.core.schema import Feature
 if TYPE_CHECKING:
     from solera.trust.epoch.dictionary import DictionaryColumn
 
-EVERYONE = "everyone"
+EVERYONE = "all"
 """The population of all rows, which every epoch has."""
 
 

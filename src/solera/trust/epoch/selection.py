@@ -13,15 +13,15 @@ from solera.trust.epoch.snapshot import FOLDS
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Columns, target, population and folds of a job; None: as the dictionary says.
+    """Columns, target, population and folds of a job; without columns or target, the dictionary's.
 
     The last folds are tested with, those before them validated with.
     """
 
-    columns: tuple[str, ...] | None = None
-    target: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()
+    target: str | tuple[str, ...] | None = None
     population: str = EVERYONE
-    train: tuple[int, ...] = tuple(range(FOLDS))
+    training: tuple[int, ...] = tuple(range(FOLDS))
     validation: tuple[int, ...] = ()
     test: tuple[int, ...] = ()
 
@@ -39,15 +39,15 @@ class Selection:
         last, before = _folds("test", test), _folds("validation", validation)
         if last + before >= FOLDS:
             raise UsageError(f"validation={validation}, test={test} leaves no fold to train on")
-        folds = range(FOLDS)
-        train = FOLDS - last - before
+        folds = tuple(range(FOLDS))
+        first = FOLDS - last - before
         return cls(
-            None if columns is None else tuple(columns),
-            (target,) if isinstance(target, str) else None if target is None else tuple(target),
+            tuple(columns or ()),
+            target if target is None or isinstance(target, str) else tuple(target),
             population or EVERYONE,
-            tuple(folds[:train]),
-            tuple(folds[train : train + before]),
-            tuple(folds[train + before :]),
+            folds[:first],
+            folds[first : first + before],
+            folds[first + before :],
         )
 
 

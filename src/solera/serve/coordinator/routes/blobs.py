@@ -10,7 +10,7 @@ from solera.core.errors import PayloadError
 from solera.serve.coordinator.body import received_body
 from solera.serve.coordinator.routes.messages import Digest, MessageRoute
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
-from solera.serve.coordinator.store.blobs import Received
+from solera.serve.coordinator.store.blobs import Blobs, Received
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import Upload
 
@@ -65,13 +65,18 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         """A piece of a blob; clients see only what is addressed to them."""
         if who is not None and not store.may_read(who.federation, who.id, digest):
             raise Refused(f"client {who.name}", "a blob that is not addressed to it")
-        first, last = _range(request.headers.get("Range", ""))
-        size, pieces = blobs.serve(digest, first, last)
-        length = max(0, min(last, size - 1) - first + 1)
-        headers = {"Solera-Size": str(size), "Content-Length": str(length)}
-        return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")
+        return piece_of(blobs, digest, request)
 
     return routes
+
+
+def piece_of(blobs: Blobs, digest: str, request: Request) -> Response:
+    """The piece of a blob that a request wants."""
+    first, last = _range(request.headers.get("Range", ""))
+    size, pieces = blobs.serve(digest, first, last)
+    length = max(0, min(last, size - 1) - first + 1)
+    headers = {"Solera-Size": str(size), "Content-Length": str(length)}
+    return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")
 
 
 def _part_of(who: ClientRow | None) -> str:

@@ -81,7 +81,8 @@ def members(coordinator: Coordinator) -> APIRouter:
     def heartbeat(who: Client, beat: Heartbeat) -> dict[str, str]:
         """A client lives; what it is doing, and where its audit log ends."""
         now = time.time()
-        store.heartbeat(who.federation, who.id, now, beat.doing, beat.head, beat.version)
+        said = (beat.doing, beat.head, beat.version, beat.policy)
+        store.heartbeat(who.federation, who.id, now, *said)
         return {"status": "ok"}
 
     @routes.get("/v1/peers")

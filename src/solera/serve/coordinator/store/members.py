@@ -165,15 +165,16 @@ class Members(Base):
         doing: str,
         head: tuple[int, str],
         version: str = "",
+        policy: str = "",
     ) -> None:
-        """The client says what it does, where its audit log ends, and, at times, its version.
+        """The client says what it does, where its log ends, and, at times, version and policy.
 
         A log only grows: one that goes back, or ends otherwise at the same line, is noted,
         some times a day, and the head that it had stays, to convict it.
         """
         values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
-        if version:
-            values["version"] = plain(version)
+        said = {"version": version, "policy": policy}
+        values |= {name: plain(value) for name, value in said.items() if value}
         with self._write() as connection:
             known = find_client(connection, federation, id).head
             if known is not None and head[0] <= known[0] and list(head) != known:

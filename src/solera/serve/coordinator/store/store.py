@@ -15,6 +15,9 @@ from sqlalchemy import Select, func, select, union
 from solera.serve.coordinator.store.accounts import Accounts
 from solera.serve.coordinator.store.asks import Asks
 from solera.serve.coordinator.store.base import count_rows
+from solera.serve.coordinator.store.closed import Closed
+from solera.serve.coordinator.store.closed_tables import posts, texts
+from solera.serve.coordinator.store.epochs import Epochs
 from solera.serve.coordinator.store.events import Events
 from solera.serve.coordinator.store.jobs import Jobs
 from solera.serve.coordinator.store.members import Members
@@ -48,13 +51,15 @@ class Census:
     replies: dict[str, int]
 
 
-class Store(Members, Events, Jobs, Asks, Replies, Models, Accounts, Watching):
+class Store(Members, Events, Jobs, Asks, Replies, Models, Accounts, Watching, Closed, Epochs):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:
         """Every blob that is still needed; the others may be collected."""
         sources: list[Select[Any]] = [
             select(jobs.c.spec),
+            select(posts.c.digest).filter_by(pruned=False),
+            select(texts.c.result),
             select(asks.c.payload).filter_by(pruned=False),
             select(asks.c.prepare).filter_by(pruned=False),
             select(deliveries.c.payload).filter_by(pruned=False),

@@ -63,7 +63,7 @@ class ClientRow(Message):
     ``seal_signature`` is its own, over the federation's name and ``seal_key``.
 
     ``doing`` is the task it works on, ``head`` the line number and hash at the end of its audit
-    log, ``version`` that of the Solera it runs, as it said last.
+    log, ``version`` that of the Solera it runs, ``policy`` the name of its policy, as it said last.
     """
 
     federation: str
@@ -80,6 +80,7 @@ class ClientRow(Message):
     doing: str | None = None
     head: list[Any] | None = None
     version: str | None = None
+    policy: str | None = None
 
 
 class AccountRow(Message):
@@ -168,7 +169,7 @@ _TYPES: dict[Any, Any] = {
 }
 
 
-def _columns(row: type[Message], *but: str) -> list[Column[Any]]:
+def columns_of(row: type[Message], *but: str) -> list[Column[Any]]:
     """The columns of a table of such rows, ``but`` those that the table declares itself."""
     columns = []
     for name, hint in get_type_hints(row).items():
@@ -179,11 +180,11 @@ def _columns(row: type[Message], *but: str) -> list[Column[Any]]:
     return columns
 
 
-def _required(*parts: Any, **options: Any) -> Column[Any]:
+def required(*parts: Any, **options: Any) -> Column[Any]:
     return Column(*parts, nullable=False, **options)
 
 
-def _key(name: str, kind: Any = BigInteger) -> Column[Any]:
+def key(name: str, kind: Any = BigInteger) -> Column[Any]:
     """A part of the primary key, which the store gives itself."""
     return Column(name, kind, primary_key=True, autoincrement=False)
 
@@ -191,25 +192,25 @@ def _key(name: str, kind: Any = BigInteger) -> Column[Any]:
 federations = Table(
     "federations",
     metadata,
-    _key("name", Text),
-    _required("next_client", BigInteger),
-    _required("created", Double),
+    key("name", Text),
+    required("next_client", BigInteger),
+    required("created", Double),
 )
 
 invites = Table(
     "invites",
     metadata,
-    _key("token_hash", LargeBinary),
-    _required("federation", ForeignKey("federations.name"), index=True),
-    *_columns(InviteRow, "token_hash", "federation"),
+    key("token_hash", LargeBinary),
+    required("federation", ForeignKey("federations.name"), index=True),
+    *columns_of(InviteRow, "token_hash", "federation"),
 )
 
 clients = Table(
     "clients",
     metadata,
-    _key("federation", ForeignKey("federations.name")),
-    _key("id"),
-    *_columns(ClientRow, "federation", "id"),
+    key("federation", ForeignKey("federations.name")),
+    key("id"),
+    *columns_of(ClientRow, "federation", "id"),
     UniqueConstraint("sign_key"),
     UniqueConstraint("federation", "name"),
 )
@@ -217,40 +218,40 @@ clients = Table(
 jobs = Table(
     "jobs",
     metadata,
-    _key("id", Text),
-    _required("federation", ForeignKey("federations.name"), index=True),
-    *_columns(Job, "id", "federation"),
+    key("id", Text),
+    required("federation", ForeignKey("federations.name"), index=True),
+    *columns_of(Job, "id", "federation"),
 )
 
 approvals = Table(
     "approvals",
     metadata,
-    _key("job", ForeignKey("jobs.id")),
-    _key("client"),
-    _required("person", Text),
-    _required("hash", Text),
-    _required("time", Double),
+    key("job", ForeignKey("jobs.id")),
+    key("client"),
+    required("person", Text),
+    required("hash", Text),
+    required("time", Double),
 )
 
 asks = Table(
     "asks",
     metadata,
-    _key("job", ForeignKey("jobs.id")),
-    _key("seq"),
-    *_columns(AskRow, "job", "seq"),
+    key("job", ForeignKey("jobs.id")),
+    key("seq"),
+    *columns_of(AskRow, "job", "seq"),
 )
 
 deliveries = Table(
     "deliveries",
     metadata,
-    _key("job", Text),
-    _key("seq"),
-    _key("client"),
+    key("job", Text),
+    key("seq"),
+    key("client"),
     Column("payload", Text),
-    *_columns(Answer),
+    *columns_of(Answer),
     Column("signature", LargeBinary),
     Column("time", Double),
-    _required("pruned", Boolean),
+    required("pruned", Boolean),
     ForeignKeyConstraint(["job", "seq"], ["asks.job", "asks.seq"]),
     Index("ix_deliveries_client", "client", "status"),
 )
@@ -258,33 +259,33 @@ deliveries = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    _key("job", ForeignKey("jobs.id")),
-    _key("first"),
-    _required("seq", BigInteger),
-    _required("digest", Text),
-    _required("time", Double),
+    key("job", ForeignKey("jobs.id")),
+    key("first"),
+    required("seq", BigInteger),
+    required("digest", Text),
+    required("time", Double),
 )
 
 questions = Table(
     "questions",
     metadata,
-    _key("job", ForeignKey("jobs.id")),
-    _required("first", BigInteger),
-    *_columns(Call),
+    key("job", ForeignKey("jobs.id")),
+    required("first", BigInteger),
+    *columns_of(Call),
 )
 
 models = Table(
     "models",
     metadata,
-    _key("job", ForeignKey("jobs.id")),
-    *_columns(Model, "job"),
+    key("job", ForeignKey("jobs.id")),
+    *columns_of(Model, "job"),
 )
 
 events = Table(
     "events",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    *_columns(Event, "id"),
+    *columns_of(Event, "id"),
     Index(None, "federation", "client"),
     Index(None, "job"),
     sqlite_autoincrement=True,
@@ -293,31 +294,31 @@ events = Table(
 signed_log = Table(
     "signed_log",
     metadata,
-    _key("name", Text),
-    _required("line", BigInteger),
-    _required("hash", Text),
+    key("name", Text),
+    required("line", BigInteger),
+    required("hash", Text),
 )
 
 accounts = Table(
     "accounts",
     metadata,
-    _key("name", Text),
-    *_columns(AccountRow, "name"),
+    key("name", Text),
+    *columns_of(AccountRow, "name"),
 )
 
 sessions = Table(
     "sessions",
     metadata,
-    _key("token_hash", LargeBinary),
-    _required("account", ForeignKey("accounts.name"), index=True),
-    *_columns(SessionRow, "token_hash", "account"),
+    key("token_hash", LargeBinary),
+    required("account", ForeignKey("accounts.name"), index=True),
+    *columns_of(SessionRow, "token_hash", "account"),
 )
 
 tokens = Table(
     "tokens",
     metadata,
-    _key("token_hash", LargeBinary),
-    *_columns(TokenRow, "token_hash"),
+    key("token_hash", LargeBinary),
+    *columns_of(TokenRow, "token_hash"),
     UniqueConstraint("name"),
 )
 

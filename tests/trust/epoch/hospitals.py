@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from solera.trust.epoch import Dictionary, Draft, Epoch, Owner, Snapshot
+from solera.trust.epoch import Dictionary, Draft, Epoch, Owner, SignedEpoch, Snapshot
 
 DICTIONARY = Dictionary.parse(
     """
@@ -69,6 +68,9 @@ def epoch_of(hospitals: list[Hospital], dictionary: Dictionary = DICTIONARY) -> 
     return Epoch(draft, tuple(h.part(dictionary) for h in hospitals))
 
 
-@pytest.fixture
-def hospitals() -> list[Hospital]:
+def four() -> list[Hospital]:
     return [hospital(i) for i in range(4)]
+
+
+def signed_by(hospitals: list[Hospital], epoch: Epoch) -> SignedEpoch:
+    return SignedEpoch(epoch, tuple(epoch.sign(h.key) for h in hospitals))

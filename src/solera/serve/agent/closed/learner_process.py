@@ -1,0 +1,76 @@
+"""The process without rows in which an owner's learner runs.
+
+It is started with :func:`~.pinned.pinned_environment`, before NumPy is loaded. It knows the text,
+what the epoch says of columns, and totals; every sum it wants goes through its one socket to the
+agent. It ends with the agent: a socket whose other end is gone ends it at once, whatever it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+from typing import Any
+
+from solera.core.aggregation import Aggregation
+from solera.core.component import describe
+from solera.core.engine import OUTSIDE, Ask, Fit
+from solera.core.payload import encode
+from solera.engines.asks import ask_to_payload
+from solera.serve.agent.channel import Channel
+from solera.serve.agent.closed.work import carry_out
+
+log = logging.getLogger("solera.learner")
+
+
+class AgentExchange:
+    """Sums over all owners, by way of the agent: an :class:`~solera.trust.board.engine.Exchange`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
+        """The partial over all owners."""
+        asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
+        self._channel.send({"total": question, **asked})
+        return self.receive()["total"]
+
+    def keeps(self, fit: Fit) -> bool:
+        """The client's state comes and goes with every sum."""
+        return fit is not OUTSIDE
+
+    def receive(self) -> Any:
+        """What the agent says next."""
+        return self._inbox.get()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._inbox.put(self._channel.receive())
+        except (EOFError, OSError):
+            os._exit(0)  # nobody wants the result any more
+
+
+def main() -> None:
+    """Learn what the agent says, and tell it the result."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # it has paths of its own
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s learner: %(message)s")
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    exchange = AgentExchange(channel)
+    order = exchange.receive()
+    try:
+        result = carry_out(order, exchange)
+    except Exception as error:  # it follows from totals, so that all owners end with it
+        log.exception("the learner failed")
+        result = encode({"refused": f"the learner failed: {type(error).__name__}"})
+    channel.send({"result": result})
+    exchange.receive()  # until the agent has it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What an owner's policy and people say of texts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from solera.core.component import build
+from solera.core.errors import SoleraError
+from solera.learn.closed import check_can_close, check_policy
+from solera.serve.agent import home
+from solera.serve.agent.approvals import Approvals, Decision
+from solera.serve.agent.closed.store import OwnJob
+from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
+from solera.serve.agent.notify import notify
+from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.closed import NewVerdict
+from solera.serve.closed_words import name_of, text_words
+from solera.serve.connection import Connection
+from solera.trust.board.text import JobText, parse
+from solera.trust.epoch.epoch import Epoch
+
+
+class OwnerRules:
+    """The policy of now, and the decisions in the client's folder.
+
+    ``broken()`` says why the policy's file makes no sense, if so: then nothing runs.
+    """
+
+    def __init__(
+        self, folder: Path, place: home.Place, policy: Callable[[], OwnerPolicy]
+    ) -> None:
+        self._folder, self._place, self._policy = folder, place, policy
+
+    def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
+        """The epoch of this hash, if it is the newest that this owner and all others signed."""
+        signed = current_epoch(self._folder)
+        if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
+            signed = fetch_epoch(self._folder, connection, self._place.federation)
+        return signed.epoch if signed is not None and signed.epoch.hash.hex() == hash else None
+
+    def verdict(self, job: OwnJob, text: JobText, epoch: Epoch) -> NewVerdict | None:
+        """What is said of a text; None while people have yet to decide."""
+        policy = self._policy()
+        if reason := refusal(policy, text, epoch):
+            return NewVerdict("refused", reason=reason)
+        if not policy.approval.is_needed(text.kind):
+            return NewVerdict("approved")
+        last = self._last(job)
+        if last is None or last.verdict == "withdrawn":
+            return None
+        if last.verdict == "rejected":
+            return NewVerdict("refused", last.person, last.reason)
+        return NewVerdict("approved", last.person) if self._holds(last) else None
+
+    def objection(self, job: OwnJob) -> str | None:
+        """Why a job that runs may not go on; outside of the policy's hours it waits."""
+        policy = self._policy()
+        while policy.hours is not None and datetime.now().time() not in policy.hours:
+            time.sleep(1.0)
+            policy = self._policy()
+        last = self._last(job)
+        if last is not None and last.verdict != "approved":
+            return f"{last.person} has {last.verdict} it: {last.reason}"
+        if last is not None and not self._holds(last):
+            return "the approval has ended"
+        epoch = self.epoch(job.epoch)
+        if epoch is None:
+            return "its epoch is over"
+        return refusal(policy, parse(job.text), epoch)
+
+    def told(self, job: OwnJob, text: JobText) -> None:
+        """Tell people of a text that waits for them."""
+        policy = self._policy()
+        if policy.approval.is_needed(text.kind):
+            here = {"federation": self._place.federation, "client": self._place.name}
+            about = {"hash": job.jid, "job": name_of(text), "owner": text.researcher}
+            notify(policy.notify, "held", **here, **about, description=text_words(text))
+
+    def _last(self, job: OwnJob) -> Decision | None:
+        approvers = self._policy().approval.approvers
+        return Approvals(self._folder / home.APPROVALS, approvers).last(job.jid)
+
+    def _holds(self, approval: Decision) -> bool:
+        return datetime.now(UTC) < approval.ends(self._policy().approval.lasts(None))
+
+
+def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
+    """Why a policy refuses a text, from the text and the dictionary alone."""
+    rules = policy.rules
+    if text.kind not in rules.jobs:
+        return f"the policy allows no {text.kind}: jobs = {list(rules.jobs)}"
+    if len(epoch.owners) - 1 < rules.min_peers:
+        return f"the policy wants at least {rules.min_peers} other owners in a sum"
+    if epoch.min_count < rules.min_count:
+        return f"the policy tells nothing of fewer than {rules.min_count} persons"
+    if text.kind != "training":
+        return None
+    try:
+        learner = build(text.learner)
+        check_can_close(learner)
+        check_policy(learner, rules)
+    except SoleraError as error:
+        return str(error)
+    return None

@@ -1,0 +1,221 @@
+"""What a client must not forget of its closed jobs, in one file.
+
+What is about to be posted, the form of it, the client's state and the line for the log are one
+record, on the disk before anything leaves: after a crash the record is posted again, never another.
+The lines go on to the signed log from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from solera.serve.agent.database import Database
+from solera.serve.audit import AuditLog
+from solera.trust.board.run import RunEnded
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS jobs (
+    jid TEXT PRIMARY KEY, epoch TEXT, text BLOB, since REAL, state TEXT, reason TEXT,
+    step TEXT DEFAULT '', waits TEXT DEFAULT '[]', waits_since REAL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS records (
+    jid TEXT, name TEXT, content BLOB, PRIMARY KEY (jid, name)
+);
+CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY, event TEXT, facts TEXT);
+CREATE TABLE IF NOT EXISTS results (
+    hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB, numbers INTEGER
+);
+"""
+
+State = Literal["held", "approved", "running", "finished", "ended", "refused"]
+OVER: tuple[State, ...] = ("finished", "ended", "refused")
+_SUMS = "(SELECT count(*) FROM records r WHERE r.jid = jobs.jid AND name LIKE 'sum%')"
+_COLUMNS = f"jid, epoch, text, since, state, reason, {_SUMS}, step, waits, waits_since"
+
+
+class OwnJob(NamedTuple):
+    """A closed job at this client; ``waits`` names the owners it waits for, for ``step``."""
+
+    jid: str
+    epoch: str
+    text: bytes
+    since: float
+    state: State
+    reason: str
+    sums: int
+    step: str
+    waits: list[str]
+    waits_since: float
+
+
+class ClosedStore:
+    """The file; ``audit`` is the client's signed log."""
+
+    def __init__(self, path: Path, audit: AuditLog | None = None) -> None:
+        self._database = Database(path, _TABLES, durable=True)
+        self._audit = audit
+
+    # --- jobs ---
+
+    def add(self, jid: str, epoch: str, text: bytes) -> OwnJob:
+        """Remember a text that was shown, once."""
+        with self._database.write() as db:
+            row = (jid, epoch, text, time.time())
+            db.execute(
+                "INSERT OR IGNORE INTO jobs (jid, epoch, text, since, state, reason)"
+                " VALUES (?, ?, ?, ?, 'held', '')",
+                row,
+            )
+            return _job(db, jid)
+
+    def job(self, jid: str) -> OwnJob | None:
+        """A text that was shown before."""
+        with self._database.write() as db:
+            return _find_job(db, jid)
+
+    def jobs(self) -> list[OwnJob]:
+        """All of them, oldest first."""
+        with self._database.write() as db:
+            rows = db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY since").fetchall()
+            return [_read_job(row) for row in rows]
+
+    def move(self, jid: str, state: State, reason: str = "", **facts: Any) -> None:
+        """A job goes on; what is over stays over. The log hears of it."""
+        with self._database.write() as db:
+            job = _job(db, jid)
+            if job.state == state or job.state in OVER:
+                return
+            db.execute(
+                "UPDATE jobs SET state = ?, reason = ?, waits = '[]' WHERE jid = ?",
+                (state, reason, jid),
+            )
+            _add_line(db, f"closed job {state}", jid=jid, reason=reason, **facts)
+        self.write_log()
+
+    def waits(self, jid: str, step: str, names: list[str]) -> float:
+        """The job waits for these owners, or for nobody any more; since when."""
+        with self._database.write() as db:
+            job, now = _job(db, jid), time.time()
+            since = job.waits_since if job.step == step and job.waits else now
+            if (job.step, job.waits) != (step, names):
+                db.execute(
+                    "UPDATE jobs SET step = ?, waits = ?, waits_since = ? WHERE jid = ?",
+                    (step, json.dumps(names), since, jid),
+                )
+            return since
+
+    # --- results ---
+
+    def finish(self, jid: str, hash: str, content: bytes, numbers: int) -> None:
+        """Keep a result by its hash until the epoch ends; keys and records go."""
+        with self._database.write() as db:
+            job = _job(db, jid)
+            db.execute(
+                "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)",
+                (hash, jid, job.epoch, content, numbers),
+            )
+        self.move(jid, "finished", result=hash)
+        self.erase(jid)
+
+    def result(self, hash: str) -> bytes | None:
+        """A result of an earlier closed job."""
+        with self._database.write() as db:
+            row = db.execute("SELECT content FROM results WHERE hash = ?", (hash,)).fetchone()
+            return None if row is None else bytes(row[0])
+
+    def result_of(self, jid: str) -> tuple[str, bytes] | None:
+        """The result of a job and its hash."""
+        with self._database.write() as db:
+            row = db.execute("SELECT hash, content FROM results WHERE jid = ?", (jid,)).fetchone()
+            return None if row is None else (row[0], bytes(row[1]))
+
+    def numbers_told(self, epoch: str) -> int:
+        """How many numbers all jobs of an epoch have told of the sums."""
+        with self._database.write() as db:
+            told = "SELECT coalesce(sum(numbers), 0) FROM results WHERE epoch = ?"
+            return int(db.execute(told, (epoch,)).fetchone()[0])
+
+    def end_epoch(self, epoch: str) -> None:
+        """Results of an epoch are kept until it ends."""
+        with self._database.write() as db:
+            db.execute("DELETE FROM results WHERE epoch = ?", (epoch,))
+
+    # --- records ---
+
+    def once(self, jid: str, name: str, make: Callable[[], bytes]) -> bytes:
+        """What is stored under this name; made and stored the first time, never made again."""
+        with self._database.write() as db:
+            if _job(db, jid).state in OVER:
+                raise RunEnded("this job is over: a text starts once in an epoch")
+            kept = db.execute("SELECT content FROM records WHERE jid = ? AND name = ?", (jid, name))
+            row = kept.fetchone()
+        if row is not None:
+            return bytes(row[0])
+        content = make()
+        with self._database.write() as db:
+            db.execute("INSERT INTO records VALUES (?, ?, ?)", (jid, name, content))
+            digest = hashlib.sha256(content).hexdigest()
+            _add_line(db, "closed record", jid=jid, name=name, digest=digest, bytes=len(content))
+        self.write_log()
+        return content
+
+    def erase(self, jid: str) -> None:
+        """Keys and records of a job go; that it is over stays."""
+        with self._database.write() as db:
+            db.execute("PRAGMA secure_delete = ON")
+            db.execute("DELETE FROM records WHERE jid = ?", (jid,))
+        self._database.empty_journal()
+
+    def write_log(self) -> None:
+        """Hand the lines on to the signed log; after a crash in between some come twice."""
+        if self._audit is None:
+            return
+        with self._database.write() as db:
+            lines = db.execute("SELECT id, event, facts FROM lines ORDER BY id").fetchall()
+            if lines:
+                self._audit.extend([(event, json.loads(facts)) for _, event, facts in lines])
+                db.execute("DELETE FROM lines WHERE id <= ?", (lines[-1][0],))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class JobRecords:
+    """The disk of one run: a :class:`~solera.trust.board.run.RunStore`."""
+
+    def __init__(self, store: ClosedStore, jid: str) -> None:
+        self._store, self._jid = store, jid
+
+    def once(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """See :meth:`ClosedStore.once`."""
+        return self._store.once(self._jid, name, make)
+
+    def erase(self) -> None:
+        """See :meth:`ClosedStore.erase`."""
+        self._store.erase(self._jid)
+
+
+def _add_line(db: sqlite3.Connection, event: str, **facts: Any) -> None:
+    db.execute("INSERT INTO lines (event, facts) VALUES (?, ?)", (event, json.dumps(facts)))
+
+
+def _find_job(db: sqlite3.Connection, jid: str) -> OwnJob | None:
+    row = db.execute(f"SELECT {_COLUMNS} FROM jobs WHERE jid = ?", (jid,)).fetchone()
+    return None if row is None else _read_job(row)
+
+
+def _job(db: sqlite3.Connection, jid: str) -> OwnJob:
+    job = _find_job(db, jid)
+    assert job is not None, jid
+    return job
+
+
+def _read_job(row: tuple[Any, ...]) -> OwnJob:
+    job = OwnJob(*row)
+    return job._replace(text=bytes(job.text), waits=json.loads(row[8]))

@@ -1,0 +1,95 @@
+"""A closed job in words: what a text asks, and how far it is. For pages, commands and drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from solera.serve.closed import ClosedJob
+from solera.trust.board.text import JobText, parse
+
+KINDS = {"training": "trains", "evaluation": "scores", "statistics": "describes"}
+
+
+def name_of(text: JobText) -> str:
+    """What a job is called: what is run, and which repeat of it."""
+    if text.kind == "training":
+        again = f", repeat {text.repeat}" if text.repeat else ""
+        return f"{learner_words(text.learner)}{again}"
+    return f"score {text.model[:12]}" if text.model else "describe"
+
+
+def learner_words(learner: Any) -> str:
+    """A learner as one would write it."""
+    if isinstance(learner, Mapping) and "$component" in learner:
+        given = learner.get("params", {}).items()
+        params = ", ".join(f"{name}={learner_words(value)}" for name, value in given)
+        return f"{learner['$component']}({params})"
+    if isinstance(learner, list | tuple):
+        return f"[{', '.join(map(learner_words, learner))}]"
+    if isinstance(learner, Mapping):
+        inside = (f"{name}: {learner_words(value)}" for name, value in learner.items())
+        return f"{{{', '.join(inside)}}}"
+    return repr(learner)
+
+
+def text_lines(text: JobText) -> list[tuple[str, str]]:
+    """All that a text says, a line for each."""
+    target = text.target if isinstance(text.target, str | None) else ", ".join(text.target)
+    lines = [
+        ("kind", text.kind),
+        ("learner", learner_words(text.learner) if text.kind == "training" else ""),
+        ("model", text.model or ""),
+        ("population", text.population),
+        ("columns", ", ".join(text.columns) or "all"),
+        ("target", target or "the dictionary's"),
+        ("training folds", _folds(text.training) if text.kind != "evaluation" else ""),
+        ("validation folds", _folds(text.validation)),
+        ("test folds", _folds(text.test)),
+        ("metrics", ", ".join(text.metrics)),
+        ("stops early by", learner_words(list(text.callbacks)) if text.callbacks else ""),
+        ("noise", learner_words(text.dp) if text.dp else ""),
+        ("repeat", str(text.repeat)),
+        ("patience", f"{text.patience} days"),
+        ("researcher", f"{text.researcher or 'nobody named'}, key {text.researcher_key.hex()}"),
+    ]
+    return [(what, value) for what, value in lines if value]
+
+
+def text_words(text: JobText) -> str:
+    """All that a text says."""
+    return "\n".join(f"{what}: {value}" for what, value in text_lines(text))
+
+
+def job_words(job: ClosedJob, *, now: datetime | None = None) -> str:
+    """How far a closed job is, in one sentence."""
+    waits = ", ".join(owner.name for owner in job.awaited)
+    if job.state == "waiting":
+        said = sum(owner.verdict == "approved" for owner in job.owners)
+        return f"{said} of {len(job.owners)} owners have approved; waits for {waits}"
+    if job.state == "running":
+        done = f"runs: {job.sums} sums done"
+        if not waits or job.since is None:
+            return done
+        return f"{done}; waits for {waits} since {clock(job.since, now)}"
+    if job.state == "finished":
+        return "finished" if job.fetched else "finished; its researcher has yet to fetch the result"
+    return f"{job.state}: {job.reason}"
+
+
+def parsed(job: ClosedJob) -> JobText:
+    """The text of a job, as the coordinator tells it."""
+    from base64 import b64decode
+
+    return parse(b64decode(job.text))
+
+
+def clock(moment: float, now: datetime | None = None) -> str:
+    """A time of today, or a day and a time."""
+    at, today = datetime.fromtimestamp(moment, UTC), now or datetime.now(UTC)
+    return at.strftime("%H:%M UTC" if at.date() == today.date() else "%Y-%m-%d %H:%M UTC")
+
+
+def _folds(folds: Sequence[int]) -> str:
+    return ", ".join(map(str, folds))

@@ -1,0 +1,127 @@
+"""``fit``, ``evaluate`` and ``describe`` over a network, as closed jobs.
+
+What no text can carry is refused by :mod:`solera.learn.closed` before it comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from solera.core.errors import DataError, UsageError
+from solera.core.payload import decode
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import figures, restored
+from solera.learn.closed_description import ColumnSummary
+from solera.learn.learner import Learner
+from solera.serve.connection import Connection
+from solera.serve.driver.closed.attached import Attached
+from solera.serve.driver.closed.epochs import signed_epoch
+from solera.serve.driver.closed.researcher import Researcher
+from solera.trust.board.text import JobText
+from solera.trust.epoch.epoch import Epoch
+from solera.trust.epoch.selection import Selection
+
+RESULT = "closed_result"
+"""Among what a model was trained with: the hash by which its owners know it."""
+
+
+class ClosedDriver:
+    """The owners of a federation, who run closed jobs: :class:`solera.learn.closed.Owners`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        federation: str,
+        researcher: Researcher,
+        repeat: int,
+        selection: Selection,
+        patience: int = 7,
+    ) -> None:
+        self._connection, self._federation = connection, federation
+        self._researcher, self._repeat = researcher, repeat
+        self._selection, self._patience = selection, patience
+        self._epoch: Epoch | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """The federation's signed epoch; an error that names the owners still missing."""
+        if self._epoch is None:
+            self._epoch = signed_epoch(self._connection, self._federation)
+        return self._epoch
+
+    def fit(self, learner: Learner, callbacks: Sequence[Any], start: Learner | None) -> None:
+        """Let all owners fit the learner; afterwards it has learned what they did."""
+        began = None if start is None else result_of(start)
+        callbacks = tuple(callbacks)
+        text = self._text("training", learner=learner, callbacks=callbacks, model=began)
+        closed = self._closed(text)
+        result = opened(closed.result)
+        learner.set_state(result["model"]["learned"])
+        learner.history_ = [restored(entry) for entry in result["history"]]
+        learner._trained_with = {RESULT: closed.digest.hex(), "epoch": self.epoch.hash.hex()}
+
+    def evaluate(
+        self, model: Learner, part: str, scores: Any, metrics: Sequence[str]
+    ) -> Evaluation:
+        """Let all owners score a model on the test part, once; later calls get the same."""
+        if part != "test":
+            hint = 'model.evaluate(federation, "test")'
+            raise UsageError(f"a closed job scores the test part, not {part!r}", hint=hint)
+        if scores or metrics:
+            asked = "scores=" if scores else "metrics="
+            raise UsageError(f"evaluate({asked}): counts by cell wait for the next version")
+        text = self._text("evaluation", model=result_of(model))
+        told = opened(self._closed(text).result)["evaluation"]
+        return Evaluation(
+            figures(told["metrics"]),
+            {},
+            dict(told["counts"]),
+            notes=tuple(told["notes"]),
+            positive=told["positive"],
+        )
+
+    def describe(self) -> ColumnSummary:
+        """What all training rows together are like."""
+        told = opened(self._closed(self._text("statistics")).result)["description"]
+        selection = self._selection
+        schema = self.epoch.dictionary.schema(selection.columns, selection.target)
+        return ColumnSummary(schema, **{**told, "gaps": tuple(told["gaps"])})
+
+    def _text(self, kind: Any, **content: Any) -> JobText:
+        return JobText(
+            kind=kind,
+            learner=content.pop("learner", None),
+            **asdict(self._selection),
+            patience=self._patience,
+            repeat=self._repeat,
+            researcher=self._researcher.name,
+            researcher_key=self._researcher.public,
+            **content,
+        )
+
+    def _closed(self, text: JobText) -> Any:
+        place = (self._connection, self._federation, self.epoch)
+        return Attached(*place, text, self._researcher).wait()
+
+
+def opened(result: bytes) -> dict[str, Any]:
+    """What owners signed; an error where totals allowed no result."""
+    content: dict[str, Any] = decode(result)
+    if "refused" in content:
+        raise DataError(f"all owners end with: {content['refused']}")
+    return content
+
+
+def result_of(model: Learner) -> str:
+    """The hash by which owners know a model."""
+    model.check_fitted()
+    hash = (model._trained_with or {}).get(RESULT)
+    if not isinstance(hash, str):
+        raise UsageError(
+            f"this {type(model).__name__} comes from elsewhere: owners know models by the hash of "
+            "the closed job that made them",
+            hint="fit it over this federation first",
+        )
+    return hash

@@ -1,0 +1,128 @@
+"""A federation of four owners who have signed an epoch, as processes with TLS, and its simulation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import solera as so
+from network import Network, Program
+from solera.core.component import describe_fitted
+from solera.core.payload import encode
+from solera.data.dictionary_tables import read_table
+from solera.data.epoch_rows import snapshot_of
+from solera.serve.agent import home
+from solera.serve.agent.epoch_boards import CoordinatorBoard
+from solera.serve.agent.epoch_signing import Signing
+from solera.serve.identity import Identity
+from solera.trust.epoch import Draft, Epoch
+from solera.trust.epoch.runtime import pinned_environment
+
+NAMES = ("north", "south", "east", "west")
+AGENT = """
+import logging
+import sys
+import numpy as np
+import pandas as pd
+import solera as so
+from solera.data.dictionary_tables import read_table
+from solera.serve.agent.agent import Agent
+from solera.serve.agent.policy_file import PolicyFile
+from solera.serve.agent.worker import Worker
+folder, data, policy = sys.argv[1:]
+
+
+def table(dictionary):
+    return read_table(dictionary, pd.read_csv(data))
+
+
+def rows():
+    frame = pd.read_csv(data)
+    return so.data.FederatedData(frame.iloc[:, :-1].to_numpy(), None, np.array([0, len(frame)]))
+
+
+logging.basicConfig(level=logging.WARNING)
+agent = Agent(folder, Worker(rows, table=table), PolicyFile(policy))
+agent.run(wait=5)
+"""
+POLICY = 'policy = "sums"\nexact_training = true\n[approval]\nmode = "auto"\n'
+
+
+class ClosedNetwork(Network):
+    """Four owners with the rows of a frame, whose last column is the target."""
+
+    def __init__(
+        self, folder: Path, frame: pd.DataFrame, *, signed: int = 4, **options: Any
+    ) -> None:
+        super().__init__(folder)
+        self.frame = frame
+        self.parts = np.array_split(np.arange(len(frame)), len(NAMES))
+        self.dictionary = so.epochs.draft(frame, target=frame.columns[-1])
+        self.secrets: dict[str, bytes] = {}
+        self.options = options
+        self.start(**options)
+        for name, part in zip(NAMES, self.parts, strict=True):
+            self.enrol(name)
+            frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
+            (self.folder / f"{name}.toml").write_text(POLICY)
+        self.epoch = self.sign(signed)
+        for name in NAMES:
+            self.work(name)
+
+    def sign(self, owners: int = 4) -> Epoch:
+        """All owners enter their parts, and the first ones sign the epoch of their rows."""
+        draft = Draft(self.dictionary, NAMES, self.federation)
+        signings = []
+        for name in NAMES:
+            folder = self.folder / name
+            identity, place = Identity.load(folder), home.read_place(folder)
+            self.secrets[name] = home.read_secret(folder)
+            table = read_table(self.dictionary, pd.read_csv(self.folder / f"{name}.rows"))
+            snapshot = snapshot_of(self.secrets[name], self.dictionary, table)
+            connection = home.connect_to(place, identity, 10.0)
+            board = CoordinatorBoard(connection, self.federation, draft)
+            signings.append(Signing(folder, name, identity, snapshot, board))
+        seen = [signing.enter() for signing in signings][-1]
+        signed = seen.signed()
+        assert signed is not None
+        for signing in signings[:owners]:
+            signing.sign(signed.epoch)
+        return signed.epoch
+
+    def work(self, name: str) -> None:
+        files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
+        self.agents[name] = Program(AGENT, str(self.folder / name), *files)
+
+    def closed(self, seed: int = 0, **selected: Any) -> so.Federation:
+        """The owners, as a researcher reaches them."""
+        key = self.folder / "researcher.key"
+        return self.connect(seed=seed, owner="ana", researcher_key=key, **selected)
+
+    def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
+        """What the federation's closed jobs must come to, byte for byte."""
+        owner = np.repeat(NAMES, [len(part) for part in self.parts])
+        return so.simulate(
+            self.frame.assign(owner=owner),
+            group="owner",
+            dictionary=self.epoch,
+            policy={"policy": "sums", "exact_training": True},
+            secrets=self.secrets,
+            seed=seed,
+            **options,
+        )
+
+
+def learned(model: Any) -> bytes:
+    return encode(describe_fitted(model))
+
+
+def digest(model: Any) -> str:
+    return hashlib.sha256(learned(model)).hexdigest()
+
+
+__all__ = ["AGENT", "NAMES", "ClosedNetwork", "digest", "json", "learned", "pinned_environment"]
