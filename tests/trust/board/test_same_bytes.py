@@ -80,7 +80,7 @@ def owners(X: Any, y: Any, **options: Any) -> Any:
 def without_epoch(X: Any, y: Any) -> Any:
     """Owners that have signed nothing: an epoch would not take such rows."""
     data = so.simulate(X, y, clients=4, seed=3).data
-    return Simulation(data, Configuration(policy=Policy.of(EXACT)))
+    return Simulation(data, Configuration(engine="local", policy=Policy.of(EXACT)))
 
 
 @pytest.mark.parametrize(("learner", "X", "y"), CASES, ids=lambda case: type(case).__name__)
