@@ -148,6 +148,22 @@ def test_a_refusal_that_follows_from_totals_is_a_result() -> None:
     assert ends[0].sums == 2
 
 
+@pytest.mark.parametrize("kind", ["complete", "quasi"])
+def test_a_model_that_separates_is_refused_by_name(kind: str) -> None:
+    """A column that tells the classes apart, for all rows or for those of one value."""
+    told = X.copy()
+    told[:, 3] = CLASSES * 2.0 - 1 + 0.1 * X[:, 3]
+    if kind == "quasi":
+        told[:, 3] = (CLASSES == 1) & (np.arange(len(X)) % 5 == 0)
+    job = Job(GLM if kind == "complete" else so.FedGLM("binomial"), owners(told, CLASSES))
+    ends = job.run()
+    assert [end.why for end in ends] == [""] * 4
+    refused = decode(ends[0].closed.result)["refused"]
+    by = {"complete": "all columns together", "quasi": "x3"}[kind]
+    assert f"the classes are told apart without error, by {by}" in refused
+    assert {end.closed.result for end in ends} == {job.simulated()}
+
+
 def test_draws_of_rows_follow_from_secrets() -> None:
     """Nobody who knows the seed can tell the batches of another owner."""
     fed = owners(X / 5, CLASSES)
