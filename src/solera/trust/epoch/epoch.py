@@ -211,6 +211,8 @@ class Epoch:
         """The epoch of such bytes."""
         try:
             text, owners = _content(data, "solera epoch 1")
+            if not isinstance(text, str):
+                raise TypeError("its draft is no text")
             return cls(Draft.parse(text), tuple(map(Owner.from_payload, owners)))
         except EpochError:
             raise
