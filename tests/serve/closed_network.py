@@ -1,4 +1,4 @@
-"""A federation of four owners who have signed an epoch, as processes with TLS, and its simulation."""
+"""Four owners who have signed an epoch, as processes with TLS, and their simulation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from network import Network, Program
 
 import solera as so
-from network import Network, Program
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
 from solera.data.dictionary_tables import read_table
@@ -56,23 +56,26 @@ POLICY = 'policy = "sums"\nexact_training = true\n[approval]\nmode = "auto"\n'
 class ClosedNetwork(Network):
     """Four owners with the rows of a frame, whose last column is the target."""
 
-    def __init__(self, folder: Path, frame: pd.DataFrame, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, frame: pd.DataFrame, *, signed: int = 4, **options: Any
+    ) -> None:
         super().__init__(folder)
         self.frame = frame
         self.parts = np.array_split(np.arange(len(frame)), len(NAMES))
         self.dictionary = so.epochs.draft(frame, target=frame.columns[-1])
         self.secrets: dict[str, bytes] = {}
+        self.options = options
         self.start(**options)
         for name, part in zip(NAMES, self.parts, strict=True):
             self.enrol(name)
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
             (self.folder / f"{name}.toml").write_text(POLICY)
-        self.epoch = self.sign()
+        self.epoch = self.sign(signed)
         for name in NAMES:
             self.work(name)
 
-    def sign(self) -> Epoch:
-        """All owners enter their parts, and sign the epoch of their rows."""
+    def sign(self, owners: int = 4) -> Epoch:
+        """All owners enter their parts, and the first ones sign the epoch of their rows."""
         draft = Draft(self.dictionary, NAMES, self.federation)
         signings = []
         for name in NAMES:
@@ -87,7 +90,7 @@ class ClosedNetwork(Network):
         seen = [signing.enter() for signing in signings][-1]
         signed = seen.signed()
         assert signed is not None
-        for signing in signings:
+        for signing in signings[:owners]:
             signing.sign(signed.epoch)
         return signed.epoch
 

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from solera.core.clients import IntArray, Part
 from solera.core.component import Component
 from solera.core.constraints import Count, check_arguments
 from solera.core.engine import OUTSIDE, Ask, Block, Fit
-from solera.core.errors import UsageError
+from solera.core.errors import GateRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.core.topology import Topology
@@ -25,13 +26,14 @@ from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.closed.driver import ClosedDriver
-from solera.serve.driver.closed.epochs import all_trust
+from solera.serve.driver.closed.epochs import policies_of
 from solera.serve.driver.closed.researcher import Researcher
 from solera.serve.driver.engine import CoordinatorCheckpointStore, HttpEngine
 from solera.serve.driver.published import fetch, publish
 from solera.serve.peers import KnownKeys
 from solera.serve.provenance import Provenance
 from solera.trust.epoch.selection import Selection
+from solera.trust.open_asks import FIT_INSTEAD, NO_OPEN_ASKS
 
 
 class DrivenEngine:
@@ -61,18 +63,20 @@ class DrivenEngine:
         self._members: list[int] | None = None
         self._jobs: WeakKeyDictionary[Fit, str] = WeakKeyDictionary()
         self._closed_driver = closed_driver
-        self._closed = True if closed else None
+        self._closed = closed
         self._made: ClosedDriver | None = None
         _ = self.clients  # a wrong address or token is found out now
 
     @property
     def closed(self) -> bool:
         """Whether owners run jobs themselves: unless the policy of all is "trusted"."""
+        return self._closed or self._policies != {"trusted"}
+
+    @cached_property
+    def _policies(self) -> set[str]:
         if self._closed_driver is None:
-            return False
-        if self._closed is None:
-            self._closed = not all_trust(self.connection, self._described.federation)
-        return self._closed
+            return {"trusted"}
+        return policies_of(self.connection, self._described.federation)
 
     @property
     def owners(self) -> ClosedDriver | None:
@@ -110,7 +114,12 @@ class DrivenEngine:
         return fetch(self.connection, self._last.job, out)
 
     def open_job(self) -> HttpEngine:
-        """The job in which is asked now; where nothing is announced, one of no learner."""
+        """The job in which is asked now; where nothing is announced, one of no learner.
+
+        Refused before anything is sent where an owner answers no driver.
+        """
+        if "sums" in self._policies:
+            raise GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
         return self._current or self._open()
 
     def _open(self, **described: Any) -> HttpEngine:

@@ -6,9 +6,9 @@ import logging
 import time
 
 from solera.core.errors import UsageError
+from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.epochs import DraftState
 from solera.serve.wire import Members
-from solera.serve.connection import Connection, CoordinatorError
 from solera.trust.epoch.epoch import Epoch, SignedEpoch
 
 log = logging.getLogger("solera")
@@ -17,17 +17,16 @@ _LOOK_SECONDS = 0.5
 _REMIND = 10.0
 
 
-def all_trust(connection: Connection, federation: str) -> bool:
-    """Whether every owner's policy is "trusted"; one that has yet to say so is waited for."""
+def policies_of(connection: Connection, federation: str) -> set[str]:
+    """The names of all owners' policies; an owner that has yet to say its own is waited for."""
     told = time.monotonic() + _REMIND
     while True:
         members = connection.call("GET", f"/v1/federations/{federation}", Members).clients
         active = [member for member in members if member.status == "active"]
-        if any(member.policy not in (None, "trusted") for member in active):
-            return False
         silent = [member.name for member in active if member.policy is None]
-        if not silent:
-            return True
+        told_so_far = {member.policy for member in active if member.policy is not None}
+        if not silent or "sums" in told_so_far:  # nothing is stricter
+            return told_so_far
         if time.monotonic() > told:
             told += 60 * _REMIND
             log.warning("waiting for %s to say which policy they have", ", ".join(silent))
