@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _SOON, _WAIT = 2.0, 20.0
 """Seconds: who is not there soon is waited for, and the pages say so."""
-_EVIDENCE_SECONDS = 20.0
+_EVIDENCE_SECONDS = 10.0
 """How long the others' evidence is waited for: it names who is to blame, nothing else."""
 
 
