@@ -105,10 +105,10 @@ class BoardClient:
         if self._again(lambda: self._connection.call("GET", self._path, ClosedJob)).going_on:
             self._again(lambda: self._put(f"{self._path}/result", sealed))
 
-    def end(self, *, finished: bool, step: str = "") -> None:
+    def end(self, *, finished: bool) -> None:
         """Tell that the job is over here."""
         path = f"{self._path}/over"
-        self._again(lambda: self._connection.request("POST", path, json=Ending(finished, step)))
+        self._again(lambda: self._connection.request("POST", path, json=Ending(finished)))
 
     def _put(self, path: str, content: bytes) -> None:
         """In one request, or as a blob, in pieces that resume."""
