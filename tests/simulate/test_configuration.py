@@ -284,7 +284,7 @@ def test_cross_validation_is_under_the_policy():
     fed = so.simulate(rows, rows[:, 0] > 0, clients=4, policy="sums")
     network = so.FedAvg(so.nn.mlp(2, 64, 2), rounds=1)
     for cv in (so.simulation.FoldsInClients(2), so.simulation.FoldsOverClients(2), 2):
-        with pytest.raises(SoleraError, match="answer no open ask"):
+        with pytest.raises(SoleraError, match="exact_training"):
             cross_val_score(network, fed, cv=cv, error_score="raise")
 
 

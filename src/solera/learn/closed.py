@@ -41,6 +41,19 @@ def is_closed(federation: Federation) -> bool:
     return bool(getattr(federation.engine, "closed", False))
 
 
+def as_job(learner: Any, federation: Federation) -> Federation:
+    """The federation as the fit of a learner meets it.
+
+    Under the policy ``noise`` a learner with ``dp=`` asks openly: what leaves is noised, and counted
+    by budgets.
+    """
+    policy = federation.configuration.policy
+    noised = any(getattr(part, "dp", None) is not None for part in [learner, *_parts(learner)])
+    if policy is not None and policy.policy == "noise" and noised:
+        return federation
+    return federation.closed_job(type(learner).__name__)
+
+
 class Owners(Protocol):
     """Owners elsewhere, who run closed jobs themselves; a driver has the results alone."""
 

@@ -20,7 +20,7 @@ from solera.core.schema import Schema
 from solera.data.agreement import SchemaAgreement
 from solera.data.agreement import describe as describe_columns
 from solera.evaluation.counts import LOST, ratio
-from solera.learn.closed import elsewhere, is_closed
+from solera.learn.closed import as_job, elsewhere, is_closed
 from solera.learn.closed_description import ColumnSummary, describe_closed
 from solera.learn.description import (
     MISSING,
@@ -327,18 +327,17 @@ def describe(
     at before a model is judged.
 
     Rows, missing values, quantiles, histograms, categories, classes, labels, correlations and
-    drift. The smallest and the largest value are not asked for. Under a policy counts of fewer than
-    ``min_count`` persons are withheld, which is said, and rare categories and classes not named;
-    correlations need a policy that allows Gram matrices, such as "training". With ``dp``
+    drift. The smallest and the largest value are not asked for. With ``dp``
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
-    correlations; names of columns, categories and classes are told as without.
+    correlations; names of columns, categories and classes are told as without. Under the policy
+    ``"sums"`` it is a closed job, which tells rows, gaps, mean and deviation by column.
     """
     if not isinstance(federation, Federation):
         raise UsageError(
             f"so.describe asks the clients of a federation, not {type(federation).__name__}",
             hint="rows of one's own: so.describe(so.simulate(X, y, clients=1))",
         )
-    federation = federation.closed_job("Describe")
+    federation = as_job(Describe(bins, dp), federation)
     if is_closed(federation):
         if dp is not None:
             raise NotClosed("describe(dp=…): noise inside a sum waits for the next version")

@@ -37,6 +37,7 @@ from solera.evaluation.figure import restored
 from solera.learn.card import model_card, training_facts
 from solera.learn.client_models import ClientParts
 from solera.learn.closed import (
+    as_job,
     check_closed_fit,
     check_solvable,
     count_all_persons,
@@ -129,7 +130,7 @@ class Learner(Forgetful, abstract=True):
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
             raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
-        federation = as_federation(federation, y).closed_job(type(self).__name__)
+        federation = as_job(self, as_federation(federation, y))
         closed = is_closed(federation)
         if closed:
             check_closed_fit(self, federation, callbacks, checkpoint=checkpoint, keep=keep)
