@@ -9,7 +9,7 @@ import pytest
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "prometheus_client"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from solera.serve import closed, wire  # noqa: E402
+from solera.serve import closed, epochs, wire  # noqa: E402
 from solera.serve.coordinator.app import create_app  # noqa: E402
 from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
