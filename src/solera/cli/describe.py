@@ -27,6 +27,7 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Rows, missing values, quantiles, categories, classes, correlations and drift of clients."""
+    from solera.learn.describe import Description
     from solera.learn.describe import describe as look
     from solera.simulate.simulation import simulate
 
@@ -38,6 +39,7 @@ def describe(
         options["clients"] = clients
     with stderr().status("asking the clients"):
         found = look(simulate(dataset, **options))
+    assert isinstance(found, Description)  # there is no policy
     if plot is not None:
         save_picture(found.plot(), plot)
     if as_json:
