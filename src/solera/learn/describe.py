@@ -322,9 +322,7 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     at before a model is judged.
 
     Rows, missing values, quantiles, histograms, categories, classes, labels, correlations and
-    drift. The smallest and the largest value are not asked for. Under a policy counts of fewer than
-    ``min_count`` persons are withheld, which is said, and rare categories and classes not named;
-    correlations need a policy that allows Gram matrices, such as "training". With ``dp``
+    drift. The smallest and the largest value are not asked for. With ``dp``
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without.
     """
