@@ -201,6 +201,16 @@ class Federation:
         names = self.names or getattr(self.engine, "client_names", ())
         return [names[client] if names else f"client {client}" for client in clients.tolist()]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, of a simulation: cross-validation asks for them first."""
+        raise UsageError(
+            "cross-validation chooses rows, which over a network nobody can, and each of its fits "
+            "would be a job that every owner approves",
+            hint="fit(so.connect(…, validation=0.1)) with EarlyStopping; or search in so.simulate "
+            "and fit what it chooses",
+        )
+
     def closed_job(self, learner: str) -> Self:
         """The same clients as a learner meets them in a closed job, where their policy wants one.
 
