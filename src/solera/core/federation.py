@@ -53,6 +53,9 @@ class Configuration:
     names: tuple[str, ...] = ()
     positive: Any = None
     policy: Any = None
+    epoch: Any = None
+    selection: Any = None
+    secrets: tuple[bytes, ...] = ()
     attack: Any = None
     attackers: tuple[int, ...] = ()
     failures: Any = None
@@ -201,6 +204,13 @@ class Federation:
         names = self.names or getattr(self.engine, "client_names", ())
         return [names[client] if names else f"client {client}" for client in clients.tolist()]
 
+    def closed_job(self, learner: str) -> Self:
+        """The same clients as a learner meets them in a closed job, where their policy wants one.
+
+        Its name fixes the draws of an epoch's jobs.
+        """
+        return self
+
     def over(self, engine: Any) -> Self:
         """The same clients, reached by another engine."""
         return self._view(engine=engine)
@@ -226,6 +236,18 @@ class Federation:
             if schema is not None:
                 schema = build_fitted(step.description).transform_schema(schema)
         return schema
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """The columns in which values may be missing, where a dictionary says so."""
+        gaps: tuple[str, ...] = getattr(self.engine, "gaps", ())
+        schema = self.engine.schema
+        for step in self._prepare if gaps and schema is not None else ():
+            transformer = build_fitted(step.description)
+            schema = transformer.transform_schema(schema)
+            names = () if transformer.fills_missing else [f.name for f in schema.features]
+            gaps = tuple(name for name in gaps if name in names)
+        return gaps
 
     def is_complete(self) -> bool:
         """Whether it is known without asking that all clients have rows and no value is missing."""

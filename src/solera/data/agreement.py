@@ -16,6 +16,7 @@ from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.trust.constructors import count_by
 
+_FILL_FIRST = "fill them first, for example so.Pipeline(so.FedImputer(), …)"
 SMALLEST_COUNT = 5
 """Counts below this are not shown, whatever an owner's policy lets out."""
 
@@ -160,6 +161,10 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
         )
     positive = federation.configuration.positive
     schema = federation.schema
+    if not allow_missing and (gaps := federation.gaps):
+        raise DataError(
+            f"values may be missing in {_some(gaps)}, by the dictionary", hint=_FILL_FIRST
+        )
     if schema is None:
         answer = federation.ask(describe).fold(SchemaAgreement())
         schema = answer["schema"]
@@ -198,11 +203,13 @@ def check_labelled(federation: Federation) -> None:
 
 def missing_values(client: int, columns: list[str]) -> DataError:
     """The error for missing values given to a learner that cannot use them."""
-    named = ", ".join(columns[:5]) + (" …" if len(columns) > 5 else "")
     return DataError(
-        f"client {client} has missing or infinite values in {named}",
-        hint="fill them first, for example so.Pipeline(so.FedImputer(), …)",
+        f"client {client} has missing or infinite values in {_some(columns)}", hint=_FILL_FIRST
     )
+
+
+def _some(columns: Sequence[str]) -> str:
+    return ", ".join(columns[:5]) + (" …" if len(columns) > 5 else "")
 
 
 def _label_names(answer: Any) -> Sequence[str]:

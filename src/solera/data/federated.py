@@ -227,21 +227,6 @@ class FederatedData:
         within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
         return owner, within, rng.random_bits(keys[owner], within)
 
-    def only(self, client: int) -> FederatedData:
-        """The rows of one client, as views, and nobody else's; it is client 0."""
-        start, end = int(self.offsets[client]), int(self.offsets[client + 1])
-        own = copy(self)
-        vars(own).pop("unlabelled", None)
-        own.offsets = np.array([0, end - start], dtype=np.int64)
-        own.names = self.names[client : client + 1]
-        for name in ("X", "y", "persons", "identifiers", "labelled"):
-            column = getattr(self, name)
-            setattr(own, name, None if column is None else column[start:end])
-        if self._held_out is not None:
-            validation, test = self._held_out
-            own._held_out = validation[client : client + 1], test[client : client + 1]
-        return own
-
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = prepared_rows(self.X, self.schema, steps)
         view = self.with_rows(X, self.y)

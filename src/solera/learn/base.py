@@ -231,6 +231,8 @@ class Transformer(Learner, abstract=True):
 
     allows_missing: ClassVar[bool] = True
     takes_categories: ClassVar[bool] = True
+    fills_missing: ClassVar[bool] = False
+    """Whether no value is missing in transformed rows."""
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

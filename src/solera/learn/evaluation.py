@@ -35,6 +35,8 @@ from solera.evaluation.counts import (
 from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.evaluation.metrics import HELD_OUT
+from solera.learn.closed import is_closed
+from solera.learn.closed_evaluation import evaluate_closed
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import MeanTotals, find_metric
 from solera.learn.scores import (
@@ -48,6 +50,7 @@ from solera.learn.scores import (
     scores_of,
 )
 from solera.learn.totals import Gather, Totals
+from solera.trust.board.engine import NotClosed
 from solera.trust.cells import Behind
 
 
@@ -76,8 +79,11 @@ def evaluate(
     check_values("evaluate", {"part": Part}, {"part": part})
     model.check_predicts()
     check_labelled(federation)
+    federation = federation.closed_job(type(model).__name__)
     if model.is_personal:
         federation = model.at_clients(federation)
+    if is_closed(federation):
+        return evaluate_closed(model, federation, part, scores, metrics)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
     with federation.announced(model):
@@ -108,6 +114,11 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
 
     Of some rows of a simulation they are those that were chosen.
     """
+    if is_closed(federation.closed_job(type(model).__name__)):
+        raise NotClosed(
+            "score: accuracy, and R² over several parts, wait for the next version",
+            hint="model.evaluate(federation): mean loss, of numbers MSE and R²",
+        )
     sizes = {part: federation.engine.sizes(part) for part in federation.scored_parts}
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     counts = [evaluate(model, federation, part, per_client=False).counts for part in parts]

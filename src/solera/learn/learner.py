@@ -36,6 +36,12 @@ from solera.data.frames import encode_frame, is_frame
 from solera.evaluation.figure import restored
 from solera.learn.card import model_card, training_facts
 from solera.learn.client_models import ClientParts
+from solera.learn.closed import (
+    check_closed_fit,
+    check_solvable,
+    count_all_persons,
+    is_closed,
+)
 from solera.learn.forgetting import Forgetful
 from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
@@ -74,6 +80,8 @@ class Learner(Forgetful, abstract=True):
     """Whether ``fit`` can start from a model."""
     without_server: ClassVar[bool] = False
     """Whether it learns without a server where the clients are peers."""
+    closed_job: ClassVar[str | None] = None
+    """Why no closed job can carry it and what to use instead; None where one can."""
     judged_by: ClassVar[str | None] = None
     """What stands in the place of :meth:`evaluate`, where no target is predicted."""
 
@@ -119,7 +127,10 @@ class Learner(Forgetful, abstract=True):
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
             raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
-        federation = as_federation(federation, y)
+        federation = as_federation(federation, y).closed_job(type(self).__name__)
+        closed = is_closed(federation)
+        if closed:
+            check_closed_fit(self, federation, callbacks, checkpoint=checkpoint, keep=keep)
         self.reset()
         self.history_ = []
         self._kept = self._client_parts = None
@@ -137,6 +148,8 @@ class Learner(Forgetful, abstract=True):
                 before = start._client_fit
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
+            if closed and outer is OUTSIDE:
+                check_solvable(self, self.schema_, count_all_persons(federation))
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -256,6 +269,14 @@ class Learner(Forgetful, abstract=True):
             "client",
             hint=f"{line}; model.evaluate(federation) judges each by its own",
         )
+
+    def why_not_closed(self) -> str | None:
+        """``closed_job``, or what of the parameters no closed job can carry."""
+        return self.closed_job
+
+    def parameters_of_output(self, schema: Schema) -> int:
+        """Of a model that is solved exactly: how many parameters an output has; 0 of others."""
+        return 0
 
     @property
     def sends_updates(self) -> bool:

@@ -29,6 +29,7 @@ class PeerToPeer(Predictor):
     """
 
     without_server = True
+    closed_job = "models travel from peer to peer, which is no sum; the learner inside"
 
     def __init__(self, learner: Averaging) -> None:
         self.learner = learner

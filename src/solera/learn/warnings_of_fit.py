@@ -26,7 +26,7 @@ _GROWN = 1e4
 _ROUNDING = 1e-6
 """Losses below this may grow."""
 _NAMED = 5
-_NOT_LEARNING = ("data.", "learner.evaluate", "learner.score_counts", "metric.")
+_NOT_LEARNING = ("data.", "board.", "learner.evaluate", "learner.score_counts", "metric.")
 """What is asked before training, and to judge the model."""
 
 
@@ -74,7 +74,7 @@ def _withheld(learner: Any, federation: Federation, asks: int) -> Iterator[str]:
     """The numbers that clients withheld, of every task of which there are any."""
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for record in federation.meter.records[asks:]:
-        if record.absent:
+        if record.absent and not record.task.startswith(_NOT_LEARNING):
             tasks.setdefault(record.task, []).append(record.absent)
     for task, gaps in tasks.items():
         entry, clients = max(

@@ -7,7 +7,7 @@ board gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Source
 from solera.core.engine import Ask, Fit
-from solera.core.errors import PayloadError, UsageError
+from solera.core.errors import PayloadError
 from solera.core.federation import Configuration
 from solera.core.topology import Star
 from solera.data.federated import FederatedData
@@ -23,6 +23,7 @@ from solera.engines.owner import OwnerWorker
 from solera.trust.board.engine import BoardEngine, NotClosed
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Own, sums_of
+from solera.trust.board.text import seed_of
 from solera.trust.board.words import Words, numbers_of, words_of
 from solera.trust.policy import Policy
 
@@ -75,9 +76,13 @@ def added_up(own: list[Own]) -> Any:
     return numbers_of(total, agreed, len(own))
 
 
-def closed_engine(
-    data: Source, configuration: Configuration, secrets: Mapping[Any, bytes] | None
-) -> BoardEngine:
+def closed_seed(configuration: Configuration, learner: str) -> int:
+    """What fixes the draws of a learner: the seed, in an epoch as its repeat."""
+    epoch = configuration.epoch
+    return configuration.seed if epoch is None else seed_of(epoch.hash, learner, configuration.seed)
+
+
+def closed_engine(data: Source, configuration: Configuration) -> BoardEngine:
     """The engine on which the learners of a closed job run, over simulated owners."""
     policy: Policy = configuration.policy
     if not isinstance(data, FederatedData):
@@ -98,10 +103,10 @@ def closed_engine(
         )
     workers = [
         OwnerWorker(data.only(i), policy, secret, data.clients)
-        for i, secret in enumerate(_secrets_of(data, configuration, secrets))
+        for i, secret in enumerate(_secrets_of(data, configuration))
     ]
     schema = data.schema.with_positive(configuration.positive)
-    gaps = _gaps(data)
+    gaps = _gaps(data, configuration.epoch)
     return BoardEngine(SimulatedOwners(workers), schema, data.clients, gaps=gaps, names=data.names)
 
 
@@ -118,23 +123,17 @@ def _no_part(configuration: Configuration) -> dict[str, str]:
     return {name: what for name, what in found.items() if what}
 
 
-def _secrets_of(
-    data: FederatedData, configuration: Configuration, secrets: Mapping[Any, bytes] | None
-) -> list[bytes]:
-    """Every owner's secret, by its name or number; derived from the seed where none is given."""
-    if secrets is None:
-        return [digest("secret", configuration.seed, i) for i in range(data.clients)]
-    names = data.names or tuple(range(data.clients))
-    missing = [name for i, name in enumerate(names) if name not in secrets and i not in secrets]
-    if missing:
-        raise UsageError(
-            f"simulate(secrets=…) has none of {missing[0]!r}", hint="32 bytes for every client"
-        )
-    return [secrets.get(name, secrets.get(i, b"")) for i, name in enumerate(names)]
+def _secrets_of(data: FederatedData, configuration: Configuration) -> Sequence[bytes]:
+    """Every owner's secret; derived from the seed where none is given."""
+    derived = tuple(digest("secret", configuration.seed, i) for i in range(data.clients))
+    return configuration.secrets or derived
 
 
-def _gaps(data: FederatedData) -> tuple[str, ...]:
-    """The columns in which some row misses a value, as a dictionary would allow it."""
+def _gaps(data: FederatedData, epoch: Any) -> tuple[str, ...]:
+    """The columns in which the dictionary allows values to be missing, or some row misses one."""
+    names = [feature.name for feature in data.schema.features]
+    if epoch is not None:
+        return tuple(c.name for c in epoch.dictionary.columns if c.missing and c.name in names)
     X = data.X
     values = X.data if hasattr(X, "indptr") else X
     if values.dtype.kind != "f" or np.isfinite(values).all():
@@ -143,4 +142,4 @@ def _gaps(data: FederatedData) -> tuple[str, ...]:
         columns = np.unique(X.indices[~np.isfinite(X.data)])
     else:
         columns = np.flatnonzero(~np.isfinite(X.reshape(len(X), -1)).all(axis=0))
-    return tuple(data.schema.features[int(column)].name for column in columns)
+    return tuple(names[int(column)] for column in columns)

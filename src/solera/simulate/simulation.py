@@ -39,6 +39,8 @@ from solera.simulate.epochs import (
     simulated_epoch,
 )
 from solera.simulate.failures import Failures
+from solera.simulate.owners import closed_engine, closed_seed
+from solera.trust.board.engine import BoardEngine
 from solera.trust.epoch import Dictionary, Epoch, SignedEpoch
 from solera.trust.epoch.selection import Selection
 from solera.trust.policy import Policy
@@ -57,6 +59,19 @@ class Simulation(Federation):
     def __init__(self, data: Any, configuration: Configuration) -> None:
         super().__init__(_engine(data, configuration), configuration)
         self.data = data
+        self._closed: list[BoardEngine] = []
+
+    def closed_job(self, learner: str) -> Self:
+        """The owners on the engine of closed jobs, unless their policy trusts the driver."""
+        configuration = self.configuration
+        if configuration.policy is None or configuration.policy.trusts_the_driver:
+            return self
+        if isinstance(self.engine, BoardEngine):
+            return self
+        if not self._closed:
+            self._closed.append(closed_engine(self.data, configuration))
+        seed = closed_seed(configuration, learner)
+        return self._view(engine=self._closed[0], configuration=replace(configuration, seed=seed))
 
     @property
     def attackers(self) -> IntArray:

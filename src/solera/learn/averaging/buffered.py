@@ -46,6 +46,8 @@ class FedBuff(FedAvg):
     ``time``, in simulated seconds, and the mean ``staleness``.
     """
 
+    closed_job = "updates count as they arrive, which is no sum over all owners; so.FedAvg(…)"
+
     def __init__(
         self,
         model: Any,

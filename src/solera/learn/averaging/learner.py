@@ -402,6 +402,13 @@ class FedAvg(ScoreAveraging):
         if self.dp is not None:
             self._check_dp(self.dp)
 
+    def why_not_closed(self) -> str | None:
+        if callable(self.weight):
+            return "a function weighs updates, which is code; weight='rows' or None"
+        if not isinstance(self.model, Model) or isinstance(self.model, Registered):
+            return "a network of one's own is code; a model of so.nn"
+        return super().why_not_closed()
+
     def _check_dp(self, dp: DP) -> None:
         if self.update.spends is None:
             raise UsageError(

@@ -126,6 +126,10 @@ class FedLoRA(FedAvg):
         model.base_digest_ = self.base_digest_
         return model
 
+    def why_not_closed(self) -> str | None:
+        named = isinstance(self.model, str | PathLike)
+        return None if named else "a base model is named; the folder or name of one"
+
     def needs_to_load(self) -> list[str]:
         return [f"the base model {base_name(self.model)} with the digest {self.base_digest_}"]
 

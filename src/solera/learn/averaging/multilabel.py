@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.aggregation import Collect
+from solera.core.aggregation import Sum
 from solera.core.clients import Array, BoolArray, Client, Part
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
@@ -214,6 +214,13 @@ class MLFedAvg(FedAvg):
         self.thresholds = thresholds
         self.share = share
 
+    def why_not_closed(self) -> str | None:
+        if not self.share:
+            return "clients that train alone send nothing that adds up; share=True"
+        if self.stop is not None:
+            return "scores of single clients are read to stop; stop=None, and the rounds= wanted"
+        return super().why_not_closed()
+
     def _check_target(self) -> None:
         if self.schema_.target != "labels":
             raise DataError(
@@ -235,7 +242,7 @@ class MLFedAvg(FedAvg):
         if self._finishes:
             restore = self.stop == "patience" and not (self.share and self._latest_is_best())
             last = {**self._model_ask(self.rounds - 1), **self._last_config(restore)}
-            federation.ask(_finish, last, round=self.rounds).fold(Collect())
+            federation.ask(_finish, last, round=self.rounds).fold(Sum())
 
     def _model_ask(self, round: int) -> Entries:
         """What tasks are asked with whose replies carry no noise."""

@@ -68,6 +68,8 @@ class FedKMeans(Learner):
     their sums: centroids, ``counts_`` and ``inertia_`` are then of the rows that are told.
     """
 
+    closed_job = "clusters are cells that data made, which wait for the next version"
+
     centroids_: FloatArray
     inertia_: float
     counts_: IntArray

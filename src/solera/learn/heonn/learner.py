@@ -141,6 +141,18 @@ class FedHEONN(Additive):
             if self.ensemble is not None or self.encrypt is not None or np.ndim(self.lam):
                 raise UsageError("FedHEONN(dp=…) is for one layer in clear, and one lam")
 
+    def why_not_closed(self) -> str | None:
+        if np.ndim(self.lam):
+            return "λ is chosen by owners that are left out one by one; give one lam="
+        if self._by_factor:
+            return "factors of single owners are no sum; representation='gram' and lam=1e-6 or more"
+        return None
+
+    def parameters_of_output(self, schema: Schema) -> int:
+        if self.ensemble is not None:
+            return 1 + self.ensemble.draw(schema.width, generator(0, "width")).shape[1]
+        return 1 + (schema.width if self.features is None else self.hidden)
+
     # --- learning ---
 
     def partial_fit(

@@ -75,10 +75,15 @@ class FedImputer(Transformer):
     """
 
     allows_sparse = False
+    fills_missing = True
     fill_: FloatArray
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
+
+    def why_not_closed(self) -> str | None:
+        median = "a median needs counts by value, which wait for the next version; FedImputer()"
+        return median if self.strategy == "median" else None
 
     def train(self, federation: Federation) -> None:
         if self.strategy == "mean":
@@ -218,6 +223,7 @@ class FedBins(Transformer):
     """
 
     allows_sparse = False
+    closed_job = "quantiles need counts by value, which wait for the next version; so.FedScaler()"
     edges_: list[FloatArray]
     accounts_: dict[str, Any]
 

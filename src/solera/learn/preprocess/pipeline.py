@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 
@@ -60,6 +61,12 @@ class Pipeline(Predictor):
             name if isinstance(step, Learner) else step[0]
             for step, name in zip(self.steps, automatic, strict=True)
         ]
+
+    def parameters_of_output(self, schema: Schema) -> int:
+        for step in self.learners[:-1]:
+            assert isinstance(step, Transformer)
+            schema = step.planned_schema(schema)
+        return self.learners[-1].parameters_of_output(schema)
 
     @property
     def predicts(self) -> bool:

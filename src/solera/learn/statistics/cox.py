@@ -111,6 +111,7 @@ class FedCox(Learner):
     """
 
     encoder = "so.FedEncoder('dummy')"
+    closed_job = "counts by time wait for the next version"
     judged_by = "model.summary() holds hazard ratios, intervals and the log-likelihood"
     params_: FloatArray
     covariance_: FloatArray

@@ -20,6 +20,7 @@ from solera.core.clients import Array, FloatArray
 from solera.core.constraints import Count, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.schema import Schema
 from solera.learn.base import Predictor
 from solera.learn.rows import dense
 from solera.learn.statistics.families import FAMILIES, Name
@@ -117,6 +118,9 @@ class FedGLM(Predictor):
             self.dp.need_clip(self, "the length of the columns of a row")
             if self.weights is not None:
                 raise UsageError.of(self, "weights", self.weights, "let a row count for many")
+
+    def parameters_of_output(self, schema: Schema) -> int:
+        return 1 + int(design_columns(schema, self.offset, self.weights).sum())
 
     def train(self, federation: Federation) -> None:
         self._check_target()

@@ -17,6 +17,10 @@ class TreePredictor(Predictor, abstract=True):
 
     allows_missing = True
     takes_categories = True
+    closed_job = (
+        "cells that data made wait for the next version, and trees of clients are no sum; "
+        "so.FedGLM(), so.FedHEONN() or so.FedLinear()"
+    )
 
     @abstractmethod
     def outputs(self, X: Any) -> FloatArray:

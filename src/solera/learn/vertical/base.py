@@ -79,6 +79,7 @@ class VerticalLearner(Predictor, abstract=True):
     """
 
     takes_categories = True
+    closed_job = "clients hold different columns, of which nothing is a sum"
     several_owners = False
     """Whether it learns from several label owners."""
     parties_: list[str]

@@ -44,6 +44,7 @@ from solera.trust.board.keys import (
     unseal,
 )
 from solera.trust.board.result import Closed, pack
+from solera.trust.board.sums import Own, Sums
 from solera.trust.board.text import jid, parse
 from solera.trust.board.words import WORD, added, count_of, numbers_of, size_of, words_of
 from solera.trust.masks import KEY, add_masks
@@ -52,9 +53,6 @@ GO, STOP = b"\0", b"\1"
 """The stop flag, first byte of every content."""
 FEWEST, MOST = 3, 64
 """Owners of an epoch."""
-
-Work = Callable[[], tuple[Any, bytes]]
-"""Runs a task on the own rows; gives what is added up and the client's state after it."""
 
 
 class RunEnded(BaseException):
@@ -168,7 +166,7 @@ class OwnerRun:
         have = [mac(self._group, "have", j) for j in self.owners]
         _require(self._hear("have", self.head) == have, "keys: not all have the same key")
 
-    def total(self, question: bytes, own_terms: Work) -> Any:
+    def total(self, question: bytes, own_terms: Own) -> Any:
         """SUM and READ: the sum of everybody's terms. What a single owner posts looks random.
 
         Body, form and the client's state are stored together before anything leaves. After a crash
@@ -192,6 +190,17 @@ class OwnerRun:
         words = added([content[1:] for content in sound])
         _require(count_of(words) == len(self.owners), f"{step}: the masks do not cancel")
         return numbers_of(words, record["form"], len(self.owners))
+
+    def drive(self, sums: Sums, restore: Callable[[bytes], None]) -> Any:
+        """One ask: its sums one after the other, and what they come to; see :mod:`.sums`."""
+        question, own_terms = next(sums)
+        while True:
+            total = self.total(question, own_terms)
+            restore(self.state)
+            try:
+                question, own_terms = sums.send(total)
+            except StopIteration as end:
+                return end.value
 
     def stop(self, reason: str) -> None:
         """Raise the stop flag in the next post: the run ends there for all, at the same sum."""
@@ -263,7 +272,7 @@ class OwnerRun:
 
     # --- what is posted ---
 
-    def _record(self, context: bytes, own_terms: Work) -> bytes:
+    def _record(self, context: bytes, own_terms: Own) -> bytes:
         """What is stored before a post: its body and form, and the client's state."""
         content, form, state = STOP, None, b""
         if not self._stop:

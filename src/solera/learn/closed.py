@@ -1,0 +1,163 @@
+"""What a closed job can carry, said before anything starts, and what it ends with.
+
+In a closed job every owner runs the learner itself and only sums over all owners are shared
+(:mod:`solera.trust.board`). What is no sum, or waits for the next version, is named here with what
+to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from solera.core.aggregation import Sum
+from solera.core.component import Component, describe_fitted
+from solera.core.errors import GateRefusal, SoleraError
+from solera.core.federation import Federation
+from solera.core.payload import encode
+from solera.core.schema import Schema
+from solera.evaluation.stopping import EarlyStopping, StopAt
+from solera.learn.progress import RoundBar
+from solera.trust.board.engine import NotClosed
+from solera.trust.board.judge import Persons, check_sixth
+from solera.trust.board.persons import count_persons
+from solera.trust.policy import Policy
+
+_PARAMETERS = {
+    "per_round": "all owners take part in every sum; leave per_round= out",
+    "select": "all owners take part in every sum; leave select= out",
+    "aggregate": "a rule in place of the mean looks at single replies; leave aggregate= out",
+    "dp": "noise inside a sum waits for the next version; leave dp= out",
+    "encrypt": "ciphertexts of single owners are no sum; leave encrypt= out",
+}
+"""Parameters of learners that no closed job has, and why."""
+
+
+def is_closed(federation: Federation) -> bool:
+    """Whether only sums over all owners come back."""
+    return bool(getattr(federation.engine, "closed", False))
+
+
+def check_closed_fit(
+    learner: Any, federation: Federation, callbacks: Sequence[Any], **options: Any
+) -> None:
+    """Refuse a fit that no closed job can carry, or that the policy will refuse."""
+    check_can_close(learner)
+    for callback in callbacks:
+        _check_callback(callback)
+    for name, value in options.items():
+        if value:
+            raise NotClosed(
+                f"fit({name}=…) is no part of a closed job: owners keep every sum themselves",
+                hint=f"leave {name}= out, or the policy 'trusted'",
+            )
+    policy = federation.configuration.policy
+    if policy is not None:
+        check_policy(learner, policy)
+
+
+def check_can_close(learner: Any) -> None:
+    """Refuse a learner of which anything is no sum, or waits for the next version."""
+    for part in _parts(learner):
+        if (why := part.why_not_closed()) is not None:
+            _refuse(part, why)
+        for name, why in _PARAMETERS.items():
+            if getattr(part, name, None) is not None:
+                _refuse(part, f"{name}={getattr(part, name)!r}: {why}")
+
+
+def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
+    """Refuse what a policy will not let a learner do, as far as it follows from the learner."""
+    _check_kind(policy, kind)
+    for part in _parts(learner):
+        if part.sends_updates and not policy.exact_training:
+            raise GateRefusal(
+                f"{type(part).__name__} trains in many rounds, whose exact sums together can give "
+                "away a person's target: the policy does not allow it",
+                hint='exact_training = true in the policy, in a simulation policy={"policy": '
+                '"sums", "exact_training": True}',
+            )
+        batch = getattr(part, "batch_size", None)
+        if part.sends_updates and batch is not None and batch < policy.min_count:
+            raise GateRefusal(
+                f"{type(part).__name__}(batch_size={batch}): a batch holds at least min_count = "
+                f"{policy.min_count} rows",
+                hint=f"batch_size={policy.min_count}",
+            )
+
+
+def check_jobs(federation: Federation, kind: str) -> None:
+    """Refuse a kind of job that the policy lets nobody run."""
+    policy = federation.configuration.policy
+    if policy is not None:
+        _check_kind(policy, kind)
+
+
+def check_open(federation: Federation, what: str, why: str) -> None:
+    """Refuse what is no closed job, where the policy wants one."""
+    if is_closed(federation.closed_job(what)):
+        raise NotClosed(f"{what} cannot be a closed job: {why}", hint="or the policy 'trusted'")
+
+
+def _check_kind(policy: Policy, kind: str) -> None:
+    if kind not in policy.jobs:
+        raise GateRefusal(
+            f"the policy lets no job of {kind} run", hint=f'jobs = ["{kind}", …] in the policy'
+        )
+
+
+def check_solvable(learner: Any, schema: Schema, persons: Persons) -> None:
+    """Refuse a model that is solved exactly with too many parameters for all owners' persons."""
+    parameters = learner.parameters_of_output(schema)
+    if parameters:
+        check_sixth(parameters, persons["train"], type(learner).__name__)
+
+
+def count_all_persons(federation: Federation) -> Persons:
+    """The first sum of a closed job: the persons of all owners in each part."""
+    persons: Persons = federation.ask(count_persons).fold(Sum())
+    return persons
+
+
+def closed_result(learner: Any, federation: Federation, **options: Any) -> bytes:
+    """What a closed job of training ends with, the same bytes at every owner.
+
+    A refusal that follows from totals is a result, too: all owners come to it.
+    """
+    try:
+        model = learner.fit(federation, progress=False, **options)
+    except SoleraError as error:
+        return encode({"refused": str(error)})
+    return encode({"model": describe_fitted(model), "history": model.history_})
+
+
+def _parts(learner: Any) -> Iterator[Any]:
+    """The learner and the learners in its parameters."""
+    from solera.learn.learner import Learner
+
+    if isinstance(learner, Learner):
+        yield learner
+    inside = learner.get_params(deep=False).values() if isinstance(learner, Component) else learner
+    for value in inside:
+        if isinstance(value, Component | list | tuple):
+            yield from _parts(value)
+
+
+def _check_callback(callback: Any) -> None:
+    kind = type(callback).__name__
+    if isinstance(callback, StopAt) and callback.time is not None:
+        raise NotClosed(
+            f"{kind}(time=…): the clocks of owners differ",
+            hint=f"{kind}(metric='loss', target=…)",
+        )
+    if not isinstance(callback, EarlyStopping | StopAt | RoundBar):
+        raise NotClosed(
+            f"a closed job does not carry the callback {kind}",
+            hint="EarlyStopping('loss') or StopAt(metric='loss', target=…), or policy 'trusted'",
+        )
+
+
+def _refuse(part: Any, why: str) -> None:
+    raise NotClosed(
+        f"{type(part).__name__} cannot be a closed job: {why}", hint="or the policy 'trusted'"
+    )
