@@ -2,7 +2,6 @@
 
 import pytest
 
-import solera as so
 from solera.core.errors import UsageError
 from solera.trust.policy import NAMES, PROMISE, Policy
 

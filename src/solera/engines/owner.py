@@ -43,9 +43,14 @@ class OwnerWorker:
         self._prepared: dict[str, Source] = {}
         self._states: WeakKeyDictionary[Fit, dict[str, Any]] = WeakKeyDictionary()
 
-    def answer(self, question: bytes, ask: Ask, aggregation: Aggregation) -> OwnerAnswer:
-        """This owner's answer to an ask; nothing runs yet."""
-        return OwnerAnswer(self, question, ask, aggregation)
+    def answer(
+        self, question: bytes, ask: Ask, aggregation: Aggregation, *, keep: bool = True
+    ) -> OwnerAnswer:
+        """This owner's answer to an ask; nothing runs yet.
+
+        Unless it is to ``keep`` what the client keeps, nobody asks for the state as bytes.
+        """
+        return OwnerAnswer(self, question, ask, aggregation, keep)
 
     def state(self, fit: Fit) -> bytes:
         """What the client keeps for a fit."""
@@ -88,13 +93,19 @@ class OwnerAnswer:
     """One owner's answer to one ask (:class:`solera.trust.board.sums.OwnAnswer`)."""
 
     def __init__(
-        self, worker: OwnerWorker, question: bytes, ask: Ask, aggregation: Aggregation
+        self,
+        worker: OwnerWorker,
+        question: bytes,
+        ask: Ask,
+        aggregation: Aggregation,
+        keep: bool,
     ) -> None:
         self._worker = worker
         self._question = question
         self._ask = ask
         self._aggregation = aggregation
-        self._before = worker.state(ask.fit)
+        self._keep = keep
+        self._before = self._state()
         self._judged: Judged | None = None
 
     def first(self) -> tuple[Any, bytes]:
@@ -122,12 +133,15 @@ class OwnerAnswer:
                 f"task {task.name!r} gave numbers that are not finite, or far too large",
                 hint="training that diverged: lower lr, or scale the columns before",
             )
-        return {TERMS: aggregation.terms(partial)}, self._worker.state(self._ask.fit)
+        return {TERMS: aggregation.terms(partial)}, self._state()
 
     def conclude(self, terms: Any) -> None:
         """Keep what the first sum of the job tells."""
         if self._ask.task == PERSONS:
             self._worker.persons = terms
+
+    def _state(self) -> bytes:
+        return self._worker.state(self._ask.fit) if self._keep else b""
 
     @property
     def _result(self) -> Judged:

@@ -17,6 +17,7 @@ from solera.core.federation import Federation
 from solera.core.payload import encode
 from solera.core.schema import Schema
 from solera.evaluation.stopping import EarlyStopping, StopAt
+from solera.learn.closed_losses import ValidationLoss
 from solera.learn.progress import RoundBar
 from solera.trust.board.engine import NotClosed
 from solera.trust.board.judge import Persons, check_sixth
@@ -150,7 +151,7 @@ def _check_callback(callback: Any) -> None:
             f"{kind}(time=…): the clocks of owners differ",
             hint=f"{kind}(metric='loss', target=…)",
         )
-    if not isinstance(callback, EarlyStopping | StopAt | RoundBar):
+    if not isinstance(callback, EarlyStopping | StopAt | ValidationLoss | RoundBar):
         raise NotClosed(
             f"a closed job does not carry the callback {kind}",
             hint="EarlyStopping('loss') or StopAt(metric='loss', target=…), or policy 'trusted'",

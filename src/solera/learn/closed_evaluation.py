@@ -9,34 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, Part
+from solera.core.clients import Part
 from solera.core.component import describe_fitted
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.task import task
 from solera.evaluation.counts import figures_of, metrics_of
 from solera.evaluation.evaluation import Evaluation
-from solera.learn.client_models import own_model
 from solera.learn.closed import check_jobs, count_all_persons
+from solera.learn.closed_losses import sum_losses
 from solera.learn.judging import about_pivot, judge_rows
 from solera.trust.board.engine import NotClosed
-from solera.trust.constructors import count_by, sum_by
 
 _NOTE = "counts by cell, such as accuracy, wait for the next version"
-
-
-@task("learner.losses")
-def sum_losses(client: Client, ask: Any) -> dict[str, Any]:
-    """The losses of the rows of a part, and how many there are."""
-    rows, part = client.data.part(ask["part"]), ask["part"]
-    if rows.y is None:
-        raise DataError("rows without a target cannot be evaluated")
-    model = own_model(client, ask["model"])
-    losses = np.asarray(model.losses(rows.X, rows.y)) if len(rows) else np.zeros(0)
-    return {"rows": count_by(None, part=part), "loss": sum_by(None, losses, part=part)}
 
 
 def evaluate_closed(

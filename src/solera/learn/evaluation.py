@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def evaluate(
     if model.is_personal:
         federation = model.at_clients(federation)
     if is_closed(federation):
-        return evaluate_closed(model, federation, part, scores, metrics)
+        return evaluate_closed(model, federation, cast(Part, part), scores, metrics)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
     with federation.announced(model):

@@ -42,6 +42,7 @@ from solera.learn.closed import (
     count_all_persons,
     is_closed,
 )
+from solera.learn.closed_losses import with_validation
 from solera.learn.forgetting import Forgetful
 from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
@@ -131,6 +132,7 @@ class Learner(Forgetful, abstract=True):
         closed = is_closed(federation)
         if closed:
             check_closed_fit(self, federation, callbacks, checkpoint=checkpoint, keep=keep)
+            callbacks = with_validation(callbacks)
         self.reset()
         self.history_ = []
         self._kept = self._client_parts = None

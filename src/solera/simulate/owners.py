@@ -24,7 +24,7 @@ from solera.trust.board.engine import BoardEngine, NotClosed
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Own, sums_of
 from solera.trust.board.text import seed_of
-from solera.trust.board.words import Words, numbers_of, words_of
+from solera.trust.board.words import add_words, numbers_of, words_of
 from solera.trust.policy import Policy
 
 FEWEST, MOST = 3, 64
@@ -40,8 +40,10 @@ class SimulatedOwners:
     def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
         """The partial over all owners; each takes the same steps as over a board."""
         runs = [
-            sums_of(question, aggregation, len(self.workers), w.answer(question, ask, aggregation))
-            for w in self.workers
+            sums_of(question, aggregation, len(self.workers), answer)
+            for answer in (
+                worker.answer(question, ask, aggregation, keep=False) for worker in self.workers
+            )
         ]
         own = [next(run)[1] for run in runs]
         partials: list[Any] = []
@@ -62,18 +64,11 @@ class SimulatedOwners:
 
 def added_up(own: list[Own]) -> Any:
     """What the words of all owners add up to, modulo 2^64."""
-    total: Words | None = None
-    agreed: Any = None
-    for terms in own:
-        words, form = words_of(terms()[0], len(own))
-        if total is None:
-            total, agreed = words, form
-        elif form != agreed:
+    total, form = words_of(own[0]()[0], len(own))
+    for terms in own[1:]:
+        if not add_words(terms()[0], form, total, len(own)):
             raise PayloadError("the terms of owners are not of one form")
-        else:
-            np.add(total, words, out=total)
-    assert total is not None
-    return numbers_of(total, agreed, len(own))
+    return numbers_of(total, form, len(own))
 
 
 def closed_seed(configuration: Configuration, learner: str) -> int:

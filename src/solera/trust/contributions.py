@@ -138,7 +138,7 @@ class Sums(Contribution):
         where = np.broadcast_to(self.where, self.values.shape)
         where = where.reshape(behind.rows, math.prod(tail))
         if isinstance(self.cells, OneCell) and behind.units is None:
-            return where.sum(axis=0).reshape(tail)
+            return np.asarray(where.sum(axis=0), dtype=np.int64).reshape(tail)
         by_entry = [_persons_of(self.cells, chosen, behind) for chosen in where.T]
         return np.stack(by_entry, axis=-1).reshape(self.cells.shape + tail)
 

@@ -150,7 +150,7 @@ class FedHEONN(Additive):
 
     def parameters_of_output(self, schema: Schema) -> int:
         if self.ensemble is not None:
-            return 1 + self.ensemble.draw(schema.width, generator(0, "width")).shape[1]
+            return 1 + int(self.ensemble.draw(schema.width, generator(0, "width")).shape[1])
         return 1 + (schema.width if self.features is None else self.hidden)
 
     # --- learning ---

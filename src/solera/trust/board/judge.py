@@ -48,7 +48,8 @@ Persons = Mapping[Part, int]
 class Judged:
     """A reply as numbers; ``enough`` marks, by entry, those behind which there are enough persons.
 
-    Entries that are about all rows of a part are not in ``enough``: they may be told.
+    All counts and sums of a reply are in it or none: whether one leaves rows out may differ between
+    owners, and what they add up may not.
     """
 
     numbers: Any
@@ -65,7 +66,9 @@ def judge(
     if noise_table(payload) is not None:
         _refuse(task, f"noise inside a sum {NEXT}", "leave dp= out, or the policy 'trusted'")
     numbers, enough = reply, {}
-    for entry, leaf in entries_of(reply):
+    entries = list(entries_of(reply))
+    partial = any(isinstance(leaf, Contribution) and _is_of_some_rows(leaf) for _, leaf in entries)
+    for entry, leaf in entries:
         if not isinstance(leaf, Contribution):
             _refuse_bare(task, entry)
         _check_form(task, entry, leaf, payload, policy)
@@ -73,7 +76,7 @@ def judge(
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
         rows = behind(client, leaf, policy.unit)
         numbers = with_entry(numbers, entry, leaf.numbers(rows))
-        if _is_of_some_rows(leaf):
+        if partial and isinstance(leaf, Counts | Sums | Joint):
             enough[entry] = map_leaves(
                 lambda count: np.asarray(count) >= policy.min_count, leaf.persons(rows)
             )

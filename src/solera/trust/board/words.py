@@ -25,15 +25,28 @@ Words = NDArray[np.uint64]
 
 def words_of(terms: Any, owners: int) -> tuple[Words, Any]:
     """The words of [1, terms], and their form."""
-    tree = [1, terms]
-    form = form_of(tree)
+    form = _checked_form(terms)
+    words = np.zeros(size_of(form), np.uint64)
+    Encoding(owners).add_words([1, terms], words)
+    return words, form
+
+
+def add_words(terms: Any, form: Any, total: Words, owners: int) -> bool:
+    """Add the words of [1, terms] to a total of this form; False where theirs is another."""
+    if _checked_form(terms) != form:
+        return False
+    Encoding(owners).add_words([1, terms], total)
+    return True
+
+
+def _checked_form(terms: Any) -> Any:
+    form = form_of([1, terms])
     if (size := size_of(form)) > MOST_WORDS:
         raise DataError(
             f"a sum of {size:,} words, a closed job takes up to {MOST_WORDS:,}",
             hint="a smaller model",
         )
-    words: Words = Encoding(owners).words(tree).astype(np.uint64, copy=False)
-    return words, form
+    return form
 
 
 def size_of(form: Any) -> int:

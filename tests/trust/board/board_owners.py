@@ -57,7 +57,7 @@ class Job:
 
     learner: Any
     federation: Any
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Callable[[], dict[str, Any]] = dict
     text: bytes = b""
     patience: float = 30.0
     kinds: dict[int, type[OwnerRun]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Job:
 
     def simulated(self) -> bytes:
         """The bytes that a simulation gives."""
-        return closed_result(self.learner.clone(), self.federation, **self.options)
+        return closed_result(self.learner.clone(), self.federation, **self.options())
 
     def owner(self, index: int, board: MemoryBoard) -> Ended:
         """One owner from the start to the end, as its agent does it."""
@@ -101,7 +101,7 @@ class Job:
         try:
             run.start()
             run.keys()
-            closed = run.close(closed_result(self.learner.clone(), federation, **self.options))
+            closed = run.close(closed_result(self.learner.clone(), federation, **self.options()))
         except RunEnded as end:
             return Ended(None, str(end), run.blame(), run.k)
         return Ended(closed, "", "", run.k)
