@@ -8,7 +8,7 @@ import pytest
 import solera as so
 from solera.audit.mechanism import _flat
 from solera.core.clients import Client, Draws
-from solera.trust.gate import numbers_of
+from solera.trust.open_asks import numbers_of
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
 

@@ -10,9 +10,7 @@ import pytest
 import solera as so
 from solera.core.errors import DataError, SchemaError
 from solera.core.schema import Feature, Schema, infer
-from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
-from solera.trust.gate import find_limits
 
 
 class Hospitals:
@@ -102,17 +100,6 @@ def test_gaps_and_empty_clients_are_named():
     empty = hospital(["age", "bmi"], rows=0)
     with pytest.raises(DataError, match="client 1 has no rows"):
         so.FedLinear().fit(federation(hospital(["age", "bmi"]), empty))
-
-
-def test_under_a_policy_small_counts_are_absent_and_clients_agree_all_the_same():
-    limits = replace(find_limits("training"), min_rows=1)
-    data = so.data.FederatedData(X := np.arange(9.0)[:, None], X[:, 0] % 2, np.array([0, 4, 9]))
-    fed = so.simulate(data, policy=limits)
-    few, enough = fed.ask("data.describe").collect()
-    assert (few["rows"], few.absent["rows"].item()) == (0, True)
-    assert (enough["rows"], enough.absent) == (5, {})
-    schema = fed.ask("data.describe").fold(SchemaAgreement())["schema"]
-    assert schema.width == 1
 
 
 def test_a_simulation_that_knows_of_no_missing_value_accounts_for_the_ask_it_saves(monkeypatch):

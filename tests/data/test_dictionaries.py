@@ -88,7 +88,7 @@ def test_lines_that_mend_are_lines_of_a_policy():
     """What check proposes, sources apply: the table fits then."""
     import tomllib
 
-    from solera.serve.agent.policy_rules import Column
+    from solera.serve.agent.policy import Column
     from solera.serve.agent.sources import translated
 
     table = FITS.assign(sex=["F", "M", "M"], weight=[155.0, 400, 500])

@@ -29,9 +29,9 @@ from solera.core.task import find_task, installed_tasks
 from solera.engines.local import LocalEngine
 from solera.learn.averaging.lora import base_name
 from solera.learn.averaging.models import described
-from solera.trust.gate import numbers_of
 from solera.trust.joined import run_on_joined_rows
 from solera.trust.noise import noise_table
+from solera.trust.open_asks import numbers_of
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 SECURE = list(

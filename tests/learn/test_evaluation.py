@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 from sklearn.model_selection import GridSearchCV
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.evaluation.counts import metrics_of
+
+pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 4))
@@ -233,7 +236,7 @@ def test_metrics_under_a_policy_are_marked_or_not_there():
     for kind, (y, metric) in targets.items():
         options = {"clients": 6, "test": 0.3, "seed": 1}
         plain = so.simulate(X, y, **options)
-        gated = so.simulate(X, y, policy="training", **options)
+        gated = so.simulate(X, y, policy=Withholding(), **options)
         learner = so.FedHEONN(activation="linear") if kind == "numbers" else so.FedLinear(rounds=3)
         model = learner.fit(plain)
         true = model.evaluate(plain)[metric]
@@ -255,7 +258,7 @@ def test_errors_of_numbers_rest_on_the_same_rows():
     parts = so.partitions.Explicit([range(60), range(60, 120), range(120, 138)])
     options = {"clients": 3, "partition": parts, "test": 1 / 6}
     plain = so.simulate(Z, y, **options)
-    gated = so.simulate(Z, y, policy="training", **options)
+    gated = so.simulate(Z, y, policy=Withholding(), **options)
     model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
     others = so.simulate(plain.data).without(2)
     assert plain.data.sizes("test").tolist() == [10, 10, 3]

@@ -16,9 +16,12 @@ from sklearn.metrics import (
     recall_score,
     roc_auc_score,
 )
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import SoleraError, UsageError
+
+pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 CLIENTS = 6
 
@@ -105,13 +108,8 @@ def made() -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("unit", [None, 5, 8])
 def test_bounds_hold_where_small_bins_are_withheld(made, unit):
-    from dataclasses import replace
-
-    from solera.trust.gate import find_limits
-
     X, y, model = made
-    limits = find_limits("training")
-    policy = limits if unit is None else replace(limits, min_count=unit)
+    policy = Withholding(min_count=unit or 5)
     fed = so.simulate(X, y, clients=3, test=0.5, seed=0, policy=policy)
     X_all, y_all = pooled(fed)
     p = model.predict_proba(X_all)[:, 1]
@@ -135,7 +133,7 @@ def test_curves_under_a_policy_are_near_those_of_the_rows(seed):
     X, y = make_classification(3000, 10, n_informative=4, flip_y=0.1, random_state=seed)
     options = {"clients": 10, "test": 0.3, "seed": 0}
     model = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(so.simulate(X, y, **options))
-    fed = so.simulate(X, y, policy="training", **options)
+    fed = so.simulate(X, y, policy=Withholding(), **options)
     found = model.evaluate(fed, scores=True)
     X_all, y_all = pooled(fed)
     p = model.predict_proba(X_all)[:, 1]
@@ -204,7 +202,7 @@ def test_numbers_have_quantile_losses():
         loss = mean_pinball_loss(y_all, model.predict(X_all), alpha=q)
         assert found[f"quantile_loss_{q:g}"] == pytest.approx(loss)
     assert found["mae"] == pytest.approx(2 * found["quantile_loss_0.5"])
-    gated = so.simulate(X, y, clients=3, test=0.5, seed=0, policy="training")
+    gated = so.simulate(X, y, clients=3, test=0.5, seed=0, policy=Withholding())
     assert model.evaluate(gated, scores=True)["quantile_loss_0.9"] > 0
 
 
@@ -249,7 +247,7 @@ def odd(y: Any, predicted: Any) -> Any:
     return np.zeros(len(y) + 1)
 
 
-@pytest.mark.parametrize("policy", [None, "training"])
+@pytest.mark.parametrize("policy", [None, "trusted"])
 def test_a_metric_of_ones_own_is_a_mean_over_rows(made, policy):
     X, y, model = made
     fed = so.simulate(X, y, clients=3, test=0.5, seed=0, policy=policy)
@@ -278,18 +276,3 @@ def test_curves_are_drawn(made):
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
     area = np.trapezoid(true, false)
     assert area == pytest.approx(found["auroc"])
-
-
-def test_what_is_asked_is_planned(made):
-    from solera.core.component import describe_fitted
-    from solera.core.plan import objection
-    from solera.learn.scores import score_ask, score_asks
-
-    _, _, model = made
-    grid = so.metrics.ScoreGrid()
-    ask = score_ask(model, describe_fitted(model.for_prediction()), "test", grid)
-    plan = score_asks(model, "test", grid)
-    assert objection(plan, {}, "learner.score_counts", 2, ask) is None
-    assert objection(plan, {}, "learner.score_counts", 2, {**ask, "bins": 400})
-    assert objection(plan, {}, "learner.score_counts", 2, {**ask, "part": "train"})
-    assert objection(plan, {"learner.score_counts": 1}, "learner.score_counts", 2, ask)

@@ -6,28 +6,13 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
 from solera.core.task import task
-from solera.trust.release import Facts
 
 
-class File(TypedDict):
-    file: str
-
-
-class Numbers(TypedDict):
-    numbers: int
-
-
-class Deaths(TypedDict):
-    folder: str
-    times: int
-
-
-@task("agent.wait", ask=File, release=[Facts("rows")])
+@task("agent.wait")
 def wait(client, ask):
     """Works as long as a file exists."""
     while Path(ask["file"]).exists():
@@ -35,20 +20,20 @@ def wait(client, ask):
     return {"rows": len(client.data)}
 
 
-@task("agent.count", ask=Numbers, release=[Facts("times", "numbers")])
+@task("agent.count")
 def count(client, ask):
     """How often this client was asked, and as many numbers as are wanted."""
     client.state["times"] = client.state.get("times", 0) + 1
     return {"times": client.state["times"], "numbers": np.arange(float(ask["numbers"]))}
 
 
-@task("agent.rows", ask=Numbers | None, release=[Facts("X", "names")])
+@task("agent.rows")
 def rows(client, ask):
     """What no task of a real federation may do."""
     return {"X": client.data.X, "names": [f.name for f in client.data.schema.features]}
 
 
-@task("agent.die", ask=Deaths, release=[Facts("draw", "secret")])
+@task("agent.die")
 def die(client, ask):
     """Is killed so many times, each of which leaves a file; then answers."""
     folder = Path(ask["folder"])
@@ -59,7 +44,7 @@ def die(client, ask):
     return {"draw": client.rng.normal(size=3), "secret": client.secret}
 
 
-@task("agent.whisper", ask=Numbers, release=[Facts("times")], sealed=True)
+@task("agent.whisper", sealed=True)
 def whisper(client, ask):
     """How often this client was asked for something that may have come too late."""
     client.state["whispers"] = client.state.get("whispers", 0) + 1

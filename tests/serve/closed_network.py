@@ -17,16 +17,17 @@ from solera.core.payload import encode
 from solera.data.dictionary_tables import read_table
 from solera.data.epoch_rows import snapshot_of
 from solera.serve.agent import home
-from solera.serve.agent.closed.epochs import FILE
-from solera.serve.driver.closed.driver import ClosedDriver, Scope
-from solera.serve.driver.closed.researcher import Researcher
+from solera.serve.agent.epoch_boards import CoordinatorBoard
+from solera.serve.agent.epoch_signing import Signing
 from solera.serve.identity import Identity
-from solera.trust.epoch import Draft, Epoch, Owner, SignedEpoch
+from solera.trust.epoch import Draft, Epoch
 from solera.trust.epoch.runtime import pinned_environment
 
 NAMES = ("north", "south", "east", "west")
 AGENT = """
-import os, sys
+import logging
+import sys
+import numpy as np
 import pandas as pd
 import solera as so
 from solera.data.dictionary_tables import read_table
@@ -42,9 +43,10 @@ def table(dictionary):
 
 def rows():
     frame = pd.read_csv(data)
-    return so.data.FederatedData(frame.iloc[:, :-1].to_numpy(), None, [0, len(frame)])
+    return so.data.FederatedData(frame.iloc[:, :-1].to_numpy(), None, np.array([0, len(frame)]))
 
 
+logging.basicConfig(level=logging.WARNING)
 agent = Agent(folder, Worker(rows, table=table), PolicyFile(policy))
 agent.run(wait=5)
 """
@@ -54,54 +56,59 @@ POLICY = 'policy = "sums"\nexact_training = true\n[approval]\nmode = "auto"\n'
 class ClosedNetwork(Network):
     """Four owners with the rows of a frame, whose last column is the target."""
 
-    def __init__(self, folder: Path, frame: pd.DataFrame, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, frame: pd.DataFrame, *, signed: int = 4, **options: Any
+    ) -> None:
         super().__init__(folder)
         self.frame = frame
         self.parts = np.array_split(np.arange(len(frame)), len(NAMES))
         self.dictionary = so.epochs.draft(frame, target=frame.columns[-1])
         self.secrets: dict[str, bytes] = {}
+        self.options = options
         self.start(**options)
         for name, part in zip(NAMES, self.parts, strict=True):
             self.enrol(name)
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
             (self.folder / f"{name}.toml").write_text(POLICY)
-        self.epoch = self.sign()
+        self.epoch = self.sign(signed)
         for name in NAMES:
             self.work(name)
 
-    def sign(self) -> Epoch:
-        """All owners sign the epoch of their rows."""
-        identities = {name: Identity.load(self.folder / name) for name in NAMES}
-        owners = []
+    def sign(self, owners: int = 4) -> Epoch:
+        """All owners enter their parts, and the first ones sign the epoch of their rows."""
+        draft = Draft(self.dictionary, NAMES, self.federation)
+        signings = []
         for name in NAMES:
-            self.secrets[name] = home.read_secret(self.folder / name)
+            folder = self.folder / name
+            identity, place = Identity.load(folder), home.read_place(folder)
+            self.secrets[name] = home.read_secret(folder)
             table = read_table(self.dictionary, pd.read_csv(self.folder / f"{name}.rows"))
             snapshot = snapshot_of(self.secrets[name], self.dictionary, table)
-            key = identities[name].sign_key
-            owners.append(Owner(name, key, snapshot.commitment, snapshot.person_count))
-        epoch = Epoch(Draft(self.dictionary, NAMES, self.federation), tuple(owners))
-        signed = SignedEpoch(epoch, tuple(epoch.sign(identities[name]) for name in NAMES))
-        for name in NAMES:
-            (self.folder / name / FILE).write_bytes(signed.encode())
-        return epoch
+            connection = home.connect_to(place, identity, 10.0)
+            board = CoordinatorBoard(connection, self.federation, draft)
+            signings.append(Signing(folder, name, identity, snapshot, board))
+        seen = [signing.enter() for signing in signings][-1]
+        signed = seen.signed()
+        assert signed is not None
+        for signing in signings[:owners]:
+            signing.sign(signed.epoch)
+        return signed.epoch
 
     def work(self, name: str) -> None:
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
         self.agents[name] = Program(AGENT, str(self.folder / name), *files)
 
-    def closed(self, repeat: int = 0, **scope: Any) -> ClosedDriver:
-        """A researcher's side of closed jobs."""
+    def closed(self, seed: int = 0, **selected: Any) -> so.Federation:
+        """The owners, as a researcher reaches them."""
         key = self.folder / "researcher.key"
-        who = Researcher.load("ana", key)
-        driver = ClosedDriver(self.driver(), self.federation, who, repeat, Scope(**scope))
-        driver._epoch = self.epoch
-        return driver
+        return self.connect(seed=seed, owner="ana", researcher_key=key, **selected)
 
     def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
         """What the federation's closed jobs must come to, byte for byte."""
-        shares = [self.frame.iloc[part] for part in self.parts]
+        owner = np.repeat(NAMES, [len(part) for part in self.parts])
         return so.simulate(
-            dict(zip(NAMES, shares, strict=True)),
+            self.frame.assign(owner=owner),
+            group="owner",
             dictionary=self.epoch,
             policy={"policy": "sums", "exact_training": True},
             secrets=self.secrets,

@@ -15,31 +15,27 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 from network import FORKS, POLICY, Network, start_fork_server
 
 import solera as so
 from solera.core.aggregation import Mean
-from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
 from solera.core.payload import decode, encode
-from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.serve import connection
 from solera.serve.agent.agent import Agent
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.worker import Worker
 from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.driver import engine as http
 from solera.serve.driver.driven import connect
-from solera.trust.declared import Shape
-from solera.trust.release import Facts
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
@@ -47,12 +43,7 @@ WIDTH = 150_000
 # --- what is learned -----------------------------------------------------------------------------
 
 
-class Place(TypedDict):
-    at: Annotated[FloatArray, Shape("*", longest=WIDTH)]
-    round: int
-
-
-@task("chaos.walk", ask=Place, release=[Facts("at")])
+@task("chaos.walk")
 def walk(client: Any, ask: Any) -> dict[str, Any]:
     """A step away from where all are; a client that makes one twice arrives elsewhere."""
     steps = 1 if ask["round"] == 0 else client.state["steps"] + 1
@@ -70,9 +61,6 @@ class Walk(Learner):
         self.at_ = np.zeros(WIDTH)
         for r in self.each_round(federation, rounds=self.rounds):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
-
-    def training_asks(self) -> Plan:
-        return (planned(walk, self.rounds, open=["round"]),)
 
 
 # --- where processes die -------------------------------------------------------------------------
@@ -212,7 +200,7 @@ def work(folder: str, rows: str, policy: str) -> None:
     held = decode(Path(rows).read_bytes())
     schema = Schema.from_payload(held["schema"])
     data = so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
-    Agent(folder, Worker(data, begin=False), Policy.read(policy)).run(wait=5)
+    Agent(folder, Worker(data, begin=False), OwnerPolicy.read(policy)).run(wait=5)
 
 
 def drive(url: str, token: str, ca: str, job: str, rounds: int, often: bool, out: str) -> None:

@@ -26,7 +26,6 @@ import pytest
 
 import solera as so
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
 from solera.serve import tls, wire
 from solera.serve.connection import Connection
 from solera.serve.coordinator.run import driver_token
@@ -52,7 +51,7 @@ import solera as so
 from solera.core.payload import decode
 from solera.core.schema import Schema
 from solera.serve.agent.agent import Agent
-from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.worker import Worker
 folder, data, policy = sys.argv[1:]
 
@@ -63,11 +62,11 @@ def rows():
     return so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
 
 
-agent = Agent(folder, Worker(rows), Policy.read(policy))
+agent = Agent(folder, Worker(rows), OwnerPolicy.read(policy))
 agent.run(wait=5)
 """
 POLICY = 'policy = "trusted"\n'
-"""All that leaves is as it is: these tests are about the way, not about the gate."""
+"""All that leaves is as it is: these tests are about the way, not about the policy."""
 
 
 def free_port() -> int:
@@ -163,17 +162,14 @@ class Network:
         place = {"federation": self.federation, "token": self.token, "ca": self.ca}
         return connect(self.url, **place, job=job, seed=seed, **options)
 
-    def driven(
-        self, job: str, plan: Sequence[PlannedTask], *, owner: str = "", seed: int = 0
-    ) -> str:
-        """Start a job whose description says what it will ask; its hash."""
+    def driven(self, job: str, *, owner: str = "", seed: int = 0) -> str:
+        """Start a job; its hash."""
         description = Description(
             job=job,
             federation=self.federation,
             kind="driven",
             owner=owner,
             seed=seed,
-            plan=tuple(plan),
         )
         driver = self.driver()
         new = wire.NewJob(job, "driven", driver.upload(description.to_bytes()), seed, owner)

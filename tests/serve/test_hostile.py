@@ -24,7 +24,7 @@ from liar import Liar, digest  # noqa: E402
 from solera.serve import identity  # noqa: E402
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
-from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.connection import CoordinatorError  # noqa: E402
 from solera.serve.coordinator.run import coordinator_app, driver_token  # noqa: E402
@@ -34,7 +34,7 @@ rng = np.random.default_rng(1)
 X = rng.normal(size=(40, 3))
 Y = (X.sum(axis=1) > 0).astype(int)
 ROWS = so.data.FederatedData(X, Y, np.array([0, 40]))
-ALL = '[[task]]\nname = "*"\n'
+ALL = 'policy = "trusted"\n'
 
 # --- a coordinator that lies ---------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def agent_of(liar, worker, tmp_path, policy=ALL):
     if not folder.exists():
         Identity.create(folder)
         home.write_place(folder, home.Place(liar.url, None, 3, "north", "cardio"))
-    return Agent(folder, worker, Policy.parse(policy), patience=1)
+    return Agent(folder, worker, OwnerPolicy.parse(policy), patience=1)
 
 
 def answered(agent, liar):

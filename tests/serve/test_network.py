@@ -11,7 +11,6 @@ import pytest
 import solera as so
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
-from solera.core.plan import PlannedTask
 from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -118,14 +117,14 @@ def test_kill_and_restart_gives_the_same_model(network, victim):
 
 def test_a_policy_refuses_and_the_reason_arrives(network):
     kill(network.agents["west"])
-    network.give("west", data(), 2, '[[task]]\nname = "data.*"\n')
+    network.give("west", data(), 2, 'policy = "sums"\n')
     network.work("west")
     fed = network.connect()
     replies = fed.ask("linear.train", {"coef": np.zeros((4, 3))}, quorum=0)
     assert {r.client for r in replies} <= {0, 1}
     reasons = {f.client: f for f in replies.failures}
     assert reasons[2].kind == "refused"
-    assert "does not allow task 'linear.train'" in reasons[2].reason
+    assert "answer no open ask, here for 'linear.train'" in reasons[2].reason
 
 
 def test_a_held_job_runs_once_a_named_person_approves_it(network):
@@ -136,10 +135,10 @@ def test_a_held_job_runs_once_a_named_person_approves_it(network):
     kill(network.agents["west"])
     garcia = Approver.create(network.folder / "garcia.key", "garcia")
     approvers = {"garcia": garcia.public}
-    rules = f'[approval]\nmode = "ask"\napprovers = {{ garcia = "{garcia.public}" }}\n'
-    network.give("west", data(), 2, rules + '[[task]]\nname = "*"\n')
+    rules = f'policy = "trusted"\n[approval]\nmode = "ask"\napprovers = {{ garcia = "{garcia.public}" }}\n'
+    network.give("west", data(), 2, rules)
     network.work("west")
-    hash = network.driven("held", [PlannedTask("data.describe", 1, 1)], seed=4)
+    hash = network.driven("held", seed=4)
     fed = network.drive("held", seed=4)
     replies = fed.ask("data.describe")
     answered = []

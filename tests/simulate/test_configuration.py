@@ -35,7 +35,7 @@ OPTIONS = {
     "topology": so.simulation.Hierarchy(2),
     "memory": 1 << 16,
     "limits": so.messages.Limits(size=1 << 20),
-    "policy": "training",
+    "policy": "trusted",
     "secure": True,
     "positive": 1,
 }
@@ -88,7 +88,7 @@ def observed(fed):
         "engine": type(engine),
         "attack": vars(engine).get("_attack"),
         "failures": engine._runner.fault_model,
-        "policy": engine._runner.limits,
+        "policy": engine._runner.policy,
         "memory": engine._runner.memory,
         "workers": engine.workers,
         "start": getattr(engine, "start", None),
@@ -281,12 +281,11 @@ def test_rows_that_cannot_be_chosen_are_refused():
 
 def test_cross_validation_is_under_the_policy():
     rows = draw.normal(size=(900, 2))
-    fed = so.simulate(rows, rows[:, 0] > 0, clients=4, policy="training")
+    fed = so.simulate(rows, rows[:, 0] > 0, clients=4, policy="sums")
     network = so.FedAvg(so.nn.mlp(2, 64, 2), rounds=1)
     for cv in (so.simulation.FoldsInClients(2), so.simulation.FoldsOverClients(2), 2):
-        with pytest.raises(SoleraError, match="policy 'trusted'"):
+        with pytest.raises(SoleraError, match="answer no open ask"):
             cross_val_score(network, fed, cv=cv, error_score="raise")
-        assert cross_val_score(so.FedHEONN(), fed, cv=cv, error_score="raise").min() > 0.6
 
 
 def test_searches_and_scores_train_with_the_attackers():

@@ -296,13 +296,13 @@ def test_a_database_of_a_newer_version_is_refused(state):
 
 def agent_of(state: Path, name: str) -> Any:
     from solera.serve.agent.agent import Agent
-    from solera.serve.agent.policy import Policy
+    from solera.serve.agent.policy import OwnerPolicy
     from solera.serve.agent.worker import Worker
 
     place = state / "agents"
     worker = Worker(lambda: so.data.FederatedData(*make_state.rows("classes"), np.array([0, 90])))
     try:
-        return Agent(place / name, worker, Policy.read(place / f"{name}.toml"))
+        return Agent(place / name, worker, OwnerPolicy.read(place / f"{name}.toml"))
     except SoleraError:
         worker.close()
         raise

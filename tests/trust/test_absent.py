@@ -1,4 +1,4 @@
-"""What a policy withholds is absent on every way to the learner: marked, counted, never zero."""
+"""What is withheld is absent on every way to the learner: marked, counted, never zero."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import NotEnoughReplies
@@ -52,7 +53,7 @@ def expected(fed, least=5):
     "options", [{}, {"engine": "processes", "workers": 2}, {"secure": True}], ids=str
 )
 def test_a_sum_says_how_many_clients_withhold_what(options):
-    fed = federation(policy="statistics", **options)
+    fed = federation(policy=Withholding(masked="secure" in options), **options)
     replies = fed.ask(kinds)
     total = replies.fold(so.aggregations.Sum())
     rows, sums, lacking = expected(fed)
@@ -75,7 +76,7 @@ def test_without_a_policy_and_under_trust_nothing_is_absent():
 
 
 def test_single_replies_carry_their_marks():
-    fed = federation(policy="statistics")
+    fed = federation(policy=Withholding())
     replies = fed.ask(kinds)
     marks = [reply.absent["rows"] for reply in replies if reply.absent]
     np.testing.assert_array_equal(sum(marks), expected(fed)[2])
@@ -92,14 +93,14 @@ def test_single_replies_carry_their_marks():
     ids=lambda rule: type(rule).__name__,
 )
 def test_other_rules_that_take_gaps_count_them(rule):
-    fed = federation(policy="statistics")
+    fed = federation(policy=Withholding())
     replies = fed.ask(kinds)
     replies.fold(rule)
     np.testing.assert_array_equal(replies.absent["rows"], expected(fed)[2])
 
 
 def test_a_rule_that_cannot_tell_parts_from_wholes_turns_the_client_away():
-    fed = federation(policy="statistics")
+    fed = federation(policy=Withholding())
     replies = fed.ask(kinds)
     replies.fold(so.aggregations.Extremes())
     lacking = expected(fed)[2].max()
@@ -119,7 +120,7 @@ class KindMeans(so.Learner):
 
 def test_a_fit_says_once_what_was_withheld(caplog):
     with caplog.at_level(logging.WARNING, "solera"):
-        model = KindMeans().fit(federation(policy="statistics"))
+        model = KindMeans().fit(federation(policy=Withholding()))
     (line,) = [record.message for record in caplog.records if "withhold" in record.message]
     assert "'absent.kinds'" in line
     assert "min_count" in line

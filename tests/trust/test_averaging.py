@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.clients import Client, Draws
@@ -18,7 +18,6 @@ from solera.select.resources import ask_resources
 from solera.trust.cells import Behind
 from solera.trust.constructors import update
 from solera.trust.contributions import Contribution
-from solera.trust.gate import find_limits
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(40, 3))
@@ -111,8 +110,8 @@ def federation(policy: Any, **options: Any) -> Any:
 
 
 def at_least(persons: int) -> Any:
-    """A policy under which an update needs few rows, and a number so many persons."""
-    return replace(find_limits("training"), min_count=persons, parameters=1.0)
+    """Clients that withhold numbers of fewer persons."""
+    return Withholding(min_count=persons)
 
 
 def valued(fed: Any, **rows: Any) -> Any:
@@ -136,7 +135,7 @@ def test_values_rest_on_the_clients_whose_losses_are_told():
 
 def test_where_nobody_may_tell_losses_the_fit_says_why():
     with pytest.raises(so.errors.DataError, match="losses of its validation rows: too few"):
-        valued(federation(replace(at_least(5), min_count=41, min_rows=10)))
+        valued(federation(at_least(41)))
 
 
 def roster(fed: Any) -> Roster:
@@ -169,7 +168,7 @@ def test_class_counts_that_are_withheld_are_those_of_the_average():
             np.arange(3),
             0,
         )
-        for policy in ("training", None)
+        for policy in (Withholding(), None)
     )
     np.testing.assert_array_equal(told.counts[[0, 2]], seen.counts[[0, 2]])
     np.testing.assert_array_equal(
@@ -179,8 +178,8 @@ def test_class_counts_that_are_withheld_are_those_of_the_average():
     np.testing.assert_array_equal(told.training, seen.training)
 
 
-@pytest.mark.parametrize("policy", ["trusted", "training"])
-def test_updates_are_masked_behind_a_gate_as_in_the_open(policy):
+@pytest.mark.parametrize("policy", ["trusted", None])
+def test_updates_are_masked_as_in_the_open(policy):
     """Masked replies say of every number that it is there; a mean takes these."""
     pytest.importorskip("cryptography")
     models = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.aggregation import Sum
@@ -19,14 +19,13 @@ from solera.engines.local import LocalEngine
 from solera.learn.preprocess.moments import pooled_means, pooled_moments
 from solera.learn.preprocess.quantiles import first_counts, quantiles
 from solera.trust.cells import Behind
-from solera.trust.gate import POLICIES
-from solera.trust.release import releases_of
+from solera.trust.policy import Policy
 
 LEAST = 5
 RNG = np.random.default_rng(11)
 ROWS = RNG.normal(size=(40, 3)) * [1.0, 5.0, 0.2]
 ROWS[3] *= 100
-BUDGET = replace(POLICIES["training"], budget=(20.0, 1e-3))
+BUDGET = Policy("noise", budget=(20.0, 1e-3))
 
 
 def client_of(X: Any, schema: Schema | None = None) -> Client:
@@ -78,8 +77,8 @@ def test_noise_needs_a_budget_and_is_charged():
     dp = so.DP(epsilon=5.0, delta=1e-4, level="record", clip=1.0)
     model = so.FedKMeans(2, rounds=3, init=rows[:2], tolerance=0, dp=dp)
     with pytest.raises(NotEnoughReplies, match="no budget"):
-        model.clone().fit(so.simulate(rows, clients=3, policy="training"))
-    small = replace(BUDGET, budget=(1.0, 1e-3))
+        model.clone().fit(so.simulate(rows, clients=3, policy="noise"))
+    small = Policy("noise", budget=(1.0, 1e-3))
     with pytest.raises(NotEnoughReplies, match="privacy budget is ε = 1"):
         model.clone().fit(so.simulate(rows, clients=3, policy=small))
     model.fit(so.simulate(rows, clients=3, policy=BUDGET, seed=1))
@@ -121,7 +120,7 @@ def told(parts: list[Any], column: int) -> Any:
 @pytest.mark.parametrize("clients", [5, 10, 20])
 def test_means_are_of_the_rows_that_are_told_and_marked(clients):
     X, data, parts = sparse_columns(clients)
-    fed = so.simulate(data, policy="statistics")
+    fed = so.simulate(data, policy=Withholding())
     model = so.FedScaler().fit(fed)
     values = [told(parts, j) for j in range(30)]
     np.testing.assert_allclose(model.mean_, [v.mean() for v in values], rtol=1e-12)
@@ -150,7 +149,7 @@ def test_a_column_of_which_nothing_is_told_is_an_error_that_names_it():
     names = ("age", "marker", "weight")
     schema = Schema(tuple(map(Feature, names)))
     data = so.data.FederatedData(X, None, ends, schema=schema)
-    fed = so.simulate(data, policy="statistics")
+    fed = so.simulate(data, policy=Withholding())
     for step in (so.FedScaler(), so.FedImputer(), so.FedImputer("median"), so.FedBins(3)):
         with pytest.raises(DataError, match="nothing is told of marker: every client withholds"):
             step.fit(fed)
@@ -160,7 +159,7 @@ def test_a_column_of_which_nothing_is_told_is_an_error_that_names_it():
     codes = np.where(np.isnan(X), np.nan, np.where(np.arange(3) == 1, X > 0, X))
     data = so.data.FederatedData(codes, None, ends, schema=Schema(kinds))
     with pytest.raises(DataError, match="nothing is told of marker"):
-        so.FedImputer().fit(so.simulate(data, policy="statistics"))
+        so.FedImputer().fit(so.simulate(data, policy=Withholding()))
 
 
 def test_the_commonest_category_is_that_of_the_rows_that_are_told():
@@ -170,7 +169,7 @@ def test_the_commonest_category_is_that_of_the_rows_that_are_told():
     schema = Schema((Feature("c", "categorical", ("p", "q", "r")),))
     data = so.data.FederatedData(codes[:, None], None, ends, schema=schema)
     assert np.bincount(codes.astype(int)).argmax() == 2
-    fed = so.simulate(data, policy="statistics")
+    fed = so.simulate(data, policy=Withholding())
     replies = fed.ask("preprocess.count_categories", {"sizes": [3]})
     assert replies.fold(Sum())["0"].tolist() == [
         18,
@@ -189,7 +188,7 @@ def test_quantiles_are_close_where_clients_withhold_some(clients, error):
     values = np.stack(
         [draw.normal(size=2000) * 100 + 1000, draw.exponential(size=2000) - 0.1], axis=1
     )
-    fed = so.simulate(values, clients=clients, policy="statistics")
+    fed = so.simulate(values, clients=clients, policy=Withholding())
     assert first_counts(fed, 2).withheld.any(axis=1).tolist() == [False, True]
     bins = so.FedBins(4).fit(fed)
     for j in (0, 1):
@@ -198,7 +197,7 @@ def test_quantiles_are_close_where_clients_withhold_some(clients, error):
     assert "'preprocess.count'" in bins._trained_with["warnings"][0]
     median = so.FedImputer("median").fit(fed).fill_
     np.testing.assert_allclose((values <= median).mean(axis=0), 0.5, atol=error)
-    begun = so.simulate(values[:, :1], clients=clients, policy="statistics")
+    begun = so.simulate(values[:, :1], clients=clients, policy=Withholding())
     halves = quantiles(begun, 0.5, 1)  # exact before clients begin to withhold
     assert abs((values[:, 0] <= halves[0, 0]).mean() - 0.5) < error
     many = quantiles(fed, np.arange(1, 64) / 64, 2)
@@ -210,7 +209,7 @@ def test_cells_of_one_column_do_not_give_those_of_another_by_subtraction():
     """All rows of the first column are told, so the small cell of the second hides with another."""
     rows = np.stack([np.arange(20.0), np.arange(20.0)], axis=1)
     data = so.data.FederatedData(rows, None, np.array([0, 20]))
-    fed = so.simulate(data, policy="statistics")
+    fed = so.simulate(data, policy=Withholding())
     (reply,) = fed.ask(
         "preprocess.count", {"edges": np.array([[9.0, 14.0], [1.0, 11.0]])}
     ).collect()
@@ -251,7 +250,7 @@ def test_sparse_rows_have_the_moments_of_dense_ones():
     for width in (1, 4):
         X = np.where(RNG.random((90, width)) < 0.3, RNG.normal(size=(90, width)), 0.0)
         sparse = so.simulate(csr_matrix(X), clients=4)
-        for policy in (None, "statistics"):
+        for policy in (None, Withholding()):
             hidden = so.simulate(csr_matrix(X), clients=4, policy=policy)
             np.testing.assert_allclose(pooled_means(hidden), X.mean(axis=0), rtol=1e-12, atol=1e-15)
         moments = pooled_moments(sparse)
@@ -289,7 +288,7 @@ def test_centroids_are_those_of_the_rows_that_are_told():
         [draw.normal(size=(n, 2)) + c for n, c in zip((90, 60, 30), start, strict=True)]
     )
     draw.shuffle(X)
-    fed = so.simulate(X, clients=6, policy="statistics", seed=0)
+    fed = so.simulate(X, clients=6, policy=Withholding(), seed=0)
     model = so.FedKMeans(3, rounds=1, init=start).fit(fed)
     nearest = lambda rows, at: ((rows[:, None] - at) ** 2).sum(axis=2)  # noqa: E731
 
@@ -316,53 +315,3 @@ def test_centroids_are_those_of_the_rows_that_are_told():
     absent = fed.meter.records[-1].absent
     assert {name: n.tolist() for name, n in absent.items()}.keys() == {"counts", "inertia"}
     assert absent["counts"].tolist() == absent["inertia"].tolist()
-
-
-def test_rows_drawn_as_seeds_need_trust_and_random_ones_do_not():
-    draw = np.random.default_rng(2)
-    centres = np.array([[0.0, 0], [8, 8], [-8, 8]])
-    X = np.concatenate([draw.normal(size=(200, 2)) + centre for centre in centres])
-    draw.shuffle(X)
-    for init in ("k-means||", "k-means++"):
-        with pytest.raises(NotEnoughReplies, match="init='random' or k centroids"):
-            so.FedKMeans(3, init=init).fit(so.simulate(X, clients=5, policy="training"))
-        so.FedKMeans(3, init=init, rounds=1).fit(so.simulate(X, clients=5, policy="trusted"))
-        task = {"k-means||": "kmeans.candidates", "k-means++": "kmeans.local_seeds"}[init]
-        (release,) = releases_of(find_task(task))
-        assert not release.can_leave(POLICIES["training"])
-        assert release.can_leave(POLICIES["trusted"])
-    fed = so.simulate(X, clients=5, policy="statistics")
-    model = so.FedKMeans(3, init="random").fit(fed)
-    assert is_finite(model.centroids_)
-    near = so.FedKMeans(3, init=centres + 1.0).fit(fed)
-    np.testing.assert_allclose(near.centroids_, centres, atol=0.4)
-    assert near.silhouette(fed) > 0.8
-
-
-def test_steps_over_batches_leave_as_an_update():
-    """Not under a policy of statistics, and only with rows enough for their numbers."""
-    X = np.random.default_rng(0).normal(size=(400, 3))
-    model = so.FedKMeans(2, init=X[:2], batch_size=20, rounds=2)
-    fitted = model.clone().fit(so.simulate(X, clients=4, policy="training"))
-    plain = model.clone().fit(so.simulate(X, clients=4))
-    np.testing.assert_allclose(fitted.centroids_, plain.centroids_, rtol=1e-12)
-    with pytest.raises(NotEnoughReplies, match="update"):
-        model.clone().fit(so.simulate(X, clients=4, policy="statistics"))
-    with pytest.raises(NotEnoughReplies, match="parameters need"):
-        model.clone().fit(so.simulate(X[:60], clients=4, policy="training"))
-
-
-@pytest.mark.parametrize(
-    "centroids", [np.zeros((2, 3)), np.zeros((20_000, 2)), np.full((2, 2), np.nan), np.zeros(2)]
-)
-def test_centroids_of_other_shapes_are_refused(centroids):
-    fed = so.simulate(RNG.normal(size=(60, 2)), clients=2, policy="training")
-    for task, more in (
-        ("kmeans.assign", {}),
-        ("kmeans.update", {"epochs": 1, "batch_size": None, "rate": 1.0}),
-        ("kmeans.cost", {}),
-        ("kmeans.candidates", {"rate": 1.0}),
-    ):
-        replies = fed.ask(task, {"centroids": centroids, **more}, quorum=0)
-        assert replies.collect() == []
-        assert {failure.kind for failure in replies.failures} == {"refused"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.absent import split_gaps, with_gaps
@@ -21,7 +21,7 @@ from solera.learn.description import CellTotals
 from solera.learn.totals import Gather
 from solera.trust.cells import Behind
 from solera.trust.contributions import entries_of
-from solera.trust.gate import find_limits
+from solera.trust.policy import Policy
 
 RNG = np.random.default_rng(5)
 ROWS = 60
@@ -109,8 +109,10 @@ def test_a_row_changes_no_more_than_is_derived(name):
 
 # --- withheld on purpose ---
 
+FEW_WITHHELD = Withholding()
 
-def gated(y: Any, *sizes: int, policy: Any = "training", test: bool = False) -> Any:
+
+def gated(y: Any, *sizes: int, policy: Any = FEW_WITHHELD, test: bool = False) -> Any:
     """Clients of these sizes, whose owners have a policy."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     data = so.data.FederatedData(X[: ends[-1]], y[: ends[-1]], ends)
@@ -150,7 +152,7 @@ def test_a_figure_that_lacks_rows_says_so_wherever_it_is_shown():
     assert said in repr(found)
     assert said in found._repr_html_()
     assert said in model.card(found)
-    fed = so.simulate(X, Y, clients=1, validation=0.3, policy="training", seed=0)
+    fed = so.simulate(X, Y, clients=1, validation=0.3, policy=Withholding(), seed=0)
     watched = so.FedLinear(rounds=1).fit(fed, callbacks=[so.callbacks.Evaluate()], progress=False)
     assert watched.history_[0]["accuracy"].withheld > 0
 
@@ -161,7 +163,7 @@ def test_a_label_of_which_a_count_is_withheld_counts_for_nothing():
     y = (rows[:, :2] + [1.5, 0.7] * draw.normal(size=(120, 2)) > 0).astype(np.uint8)
     model = so.FedLinear(rounds=2).fit(so.simulate(rows, y, clients=1), progress=False)
     data = so.data.FederatedData(rows, y, np.array([0, 60, 120]))
-    fed = so.simulate(data, policy="training")
+    fed = so.simulate(data, policy=Withholding())
     hits = missed = pairs = 0
     for reply in fed.ask("learner.evaluate", payload(model)):
         own = slice(60 * reply.client, 60 * reply.client + 60)
@@ -186,7 +188,7 @@ def test_a_label_of_which_a_count_is_withheld_counts_for_nothing():
 def test_a_client_of_few_rows_withholds_how_many_and_is_marked(kind):
     y = TARGETS[kind]
     model = fitted(y)
-    limits = replace(find_limits("training"), min_rows=1)
+    limits = Withholding()
     fed = gated(y, 56, 4, policy=limits)
     plain = gated(y, 56, policy=limits)
     for per_client in (True, False):
@@ -201,9 +203,7 @@ def test_a_client_of_few_rows_withholds_how_many_and_is_marked(kind):
 def test_where_everything_is_withheld_there_is_no_figure():
     numbers = TARGETS["numbers"]
     model = fitted(numbers)
-    found = model.evaluate(
-        gated(numbers, 4, policy=replace(find_limits("training"), min_rows=1)), "train"
-    )
+    found = model.evaluate(gated(numbers, 4, policy=Withholding()), "train")
     assert found.metrics == {}
     with pytest.raises(so.errors.DataError, match="owners withheld the sums of all train rows"):
         found["mse"]
@@ -232,7 +232,7 @@ def test_areas_are_bounded_wherever_withheld_rows_are():
 
 
 def test_a_metric_of_ones_own_is_not_of_zeros():
-    fed = gated(Y, 56, 4, policy=replace(find_limits("training"), min_rows=1))
+    fed = gated(Y, 56, 4, policy=Withholding())
     for per_client in (True, False):
         found = fitted(Y).evaluate(fed, "train", metrics=["tests_ones"], per_client=per_client)
         figure = found["tests_ones"]
@@ -254,7 +254,7 @@ def described(policy: Any) -> Any:
 
 
 def test_small_cells_of_a_column_are_withheld_and_no_total_gives_them_back():
-    told, right = described("training"), described(None)
+    told, right = described(Withholding()), described(None)
     for j, table in told["columns"].items():
         kept = table > 0
         np.testing.assert_array_equal(table[kept], right["columns"][j][kept])
@@ -270,7 +270,7 @@ def test_small_cells_of_a_column_are_withheld_and_no_total_gives_them_back():
 def test_what_a_description_lacks_is_said():
     from solera.learn.describe import Description
 
-    told = described("training")
+    told = described(Withholding())
     tables = [told["columns"][str(j)] for j in range(3)]
     found = Description(
         schema=PLACES, names=("a",), rows=told["rows"],
@@ -290,7 +290,7 @@ def test_what_a_description_lacks_is_said():
 def test_products_are_of_those_who_tell_them():
     ask = {"centre": np.zeros(3), "scale": np.ones(3)}
     ends = np.array([0, 54, ROWS])
-    limits = replace(find_limits("training"), min_rows=1)
+    limits = Withholding()
     fed = so.simulate(so.data.FederatedData(PEOPLE, Y, ends, schema=PLACES), policy=limits)
     replies = fed.ask("describe.products", ask)
     total = replies.fold(so.aggregations.Sum())["products"]
@@ -311,38 +311,10 @@ def test_noise_on_counts_is_charged_and_worth_what_it_says():
     off = np.array([reply["columns"]["2"] - right["columns"]["2"] for reply in noisy])
     entries = 5  # rows, three columns and classes, each of which a row changes by one
     assert off.std() == pytest.approx(3.0 * np.sqrt(entries), rel=0.1)
-    limited = replace(find_limits("training"), budget=(0.5, 1e-5))
+    limited = Policy("noise", budget=(0.5, 1e-5))
     policed = so.simulate(PEOPLE, Y, clients=1, schema=PLACES, policy=limited)
     with pytest.raises(so.errors.NotEnoughReplies, match="the privacy budget is"):
         policed.ask("describe.counts", cells(*TOWNS) | {"privacy": privacy}).collect()
-
-
-# --- payloads ---
-
-
-@pytest.mark.parametrize(
-    "grid", [{"bins": 3000}, {"bins": 15}, {"threshold": 1.5}, {"edges": np.array([0.5])}]
-)
-def test_a_grid_that_is_none_is_refused(grid):
-    with pytest.raises(so.errors.NotEnoughReplies):
-        gated(Y, 60).ask("learner.score_counts", payload(fitted(Y), **GRID | grid)).collect()
-
-
-@pytest.mark.parametrize("columns", [[], [{"categories": [1]}] * 3, [{"categories": []}] * 4])
-def test_other_columns_are_refused(columns):
-    fed = so.simulate(PEOPLE, Y, clients=1, schema=PLACES, policy="training")
-    with pytest.raises(so.errors.NotEnoughReplies):
-        fed.ask("describe.counts", {"columns": columns, "classes": np.array([0, 1])}).collect()
-
-
-@pytest.mark.parametrize(
-    ("policy", "rows", "scale"),
-    [("evaluation", 60, 1.0), ("training", 60, 0.0), ("training", 7, 1.0)],
-)
-def test_products_leave_only_where_gram_matrices_of_enough_rows_may(policy, rows, scale):
-    fed = so.simulate(PEOPLE[:rows], Y[:rows], clients=1, schema=PLACES, policy=policy)
-    with pytest.raises(so.errors.NotEnoughReplies):
-        fed.ask("describe.products", {"centre": np.zeros(3), "scale": np.full(3, scale)}).collect()
 
 
 # --- sealed messages ---

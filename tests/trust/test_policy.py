@@ -65,5 +65,3 @@ def test_what_is_wrong_is_named(table, why):
 def test_the_promise_is_five_sentences_with_both_that_only_noise_prevents():
     assert len(PROMISE) == 5
     assert sum("Only noise prevents it" in sentence for sentence in PROMISE) == 2
-
-

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.clients import Client, Draws
@@ -17,7 +17,6 @@ from solera.learn.trees.id3 import NodeCounts, entropy
 from solera.learn.trees.tree import Tree, TreeBuilder, shares, starts_of
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, entries_of
-from solera.trust.gate import POLICIES
 
 RNG = np.random.default_rng(3)
 ROWS = 30
@@ -164,7 +163,7 @@ def test_no_row_changes_more_than_its_sensitivity(form):
 # --- what a tree is where clients withhold counts ---
 
 LEAST = 6
-POLICY = replace(POLICIES["training"], min_count=LEAST, min_rows=1)
+POLICY = Withholding(min_count=LEAST)
 FEATURES = [so.data.Feature(name, "categorical", tuple("pqr")) for name in "abcd"]
 
 
@@ -252,7 +251,7 @@ def test_id3_that_takes_what_is_withheld_for_zero_chooses_another_column(monkeyp
 def test_id3_names_columns_and_how_many_clients_withhold_where_nothing_can_be_chosen():
     Z, y = categorical(0)
     Z[::70] = 2 - np.eye(4)[np.arange(len(Z[::70])) % 4]
-    rare = replace(POLICY, min_count=80)
+    rare = Withholding(min_count=80)
     with pytest.raises(DataError, match=r"a \(of 3\), b \(of 3\), c \(of 3\), d \(of 3\)"):
         so.FedID3().fit(federation(Z, y, 3, policy=rare))
     with pytest.raises(DataError, match="every client withholds"):
@@ -277,7 +276,7 @@ def pairs(first: Any, second: Any, shape: tuple[int, int]) -> Any:
     return table
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def merged() -> tuple[Any, Any]:
     """Trees merged where the smaller clients withhold counts, and the federation."""
     draw = np.random.default_rng(5)

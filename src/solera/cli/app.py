@@ -19,6 +19,7 @@ from solera.cli import (
     data,
     demo,
     describe,
+    dictionary,
     flower,
     jobs,
     model,
@@ -86,6 +87,7 @@ app = typer.Typer(
 )
 GROUPS = {
     "data": data.app,
+    "dictionary": dictionary.app,
     "runs": runs.app,
     "tls": serve.tls,
     "job": jobs.job,

@@ -111,7 +111,8 @@ def join(
     place = _place(folder, url, token)
     _log_to_stderr()
     # Before the token is used up: data that cannot be read is found out first.
-    worker = Worker(rows_for(rules), begin=place is None)
+    table_for = functools.partial(started.table, folder)
+    worker = Worker(rows_for(rules), begin=place is None, table=table_for(rules))
     try:
         if place is None:
             warn_of_ps(context, "token", "use --token-file, or set SOLERA_INVITATION")
@@ -119,7 +120,7 @@ def join(
         elif authority not in (None, place.ca):  # as when the old one has expired
             place = replace(place, ca=authority)
             write_place(folder, place)
-        agent = Agent(folder, worker, file, source=rows_for)
+        agent = Agent(folder, worker, file, source=rows_for, table=table_for)
         started.remember(folder)
     except BaseException:
         worker.close()

@@ -160,7 +160,7 @@ def table_of(
                 target=answers,
                 group=group,
                 columns=column,
-                kinds=_parameters(kind or []),
+                kinds=parameters(kind or []),
                 test=0.0,
             )
     elif target or group or column or kind:
@@ -243,7 +243,7 @@ def partition(
     from solera.data.partition import Partition
     from solera.simulate.simulation import simulate
 
-    rule = component(Partition, {"kind": kind, **_parameters(param or [])})
+    rule = component(Partition, {"kind": kind, **parameters(param or [])})
     dataset = _load(name)
     data = simulate(
         dataset.X, dataset.y, clients=clients, partition=rule, seed=seed, schema=dataset.schema
@@ -277,7 +277,7 @@ def _load(name: str) -> Dataset:
         return datasets.load(name)
 
 
-def _parameters(pairs: list[str]) -> dict[str, Any]:
+def parameters(pairs: list[str]) -> dict[str, Any]:
     """``alpha=0.3`` as a name and a TOML value; what is no TOML value is text."""
     given: dict[str, Any] = {}
     for pair in pairs:

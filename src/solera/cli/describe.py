@@ -39,7 +39,7 @@ def describe(
     from solera.simulate.simulation import simulate
 
     dataset = table_of(name, target, group)
-    options: dict[str, Any] = {"policy": None if policy == "none" else policy, "seed": seed}
+    options: dict[str, Any] = {"seed": seed}
     if group is not None:
         options["group"] = group
     elif clients is not None:

@@ -90,7 +90,7 @@ class Refusal(SoleraError):
 
 
 class GateRefusal(Refusal):
-    """A refusal of the owner's gate; its text is made of limits and of what was asked.
+    """A refusal of the owner's policy; its text is made of limits and of what was asked.
 
     It quotes no row and may leave an agent as it is, unlike that of any other error.
     """

@@ -59,9 +59,6 @@ class Configuration:
     attack: Any = None
     attackers: tuple[int, ...] = ()
     failures: Any = None
-    epoch: Any = None
-    secrets: tuple[bytes, ...] = ()
-    selection: Any = None
     engine: str = ""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
 

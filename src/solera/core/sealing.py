@@ -5,9 +5,9 @@ its reply, each with its recipient and the ask that will read it::
 
     {"loss": 0.4, "sealed": [message(2, "split.backward", round, {"gradient": g})]}
 
-Where the reply leaves the client, after the gate, each content becomes bytes that only the
+Where the reply leaves the client each content becomes bytes that only the
 recipient opens, and only in an ask of that task and round of the same job. The coordinator hands
-them on in the entry ``sealed`` of an ask (:func:`deliver`); before the gate looks at the ask they
+them on in the entry ``sealed`` of an ask (:func:`deliver`); before the task runs they
 are opened again, and the task finds ``[{"sender": 0, "content": {"gradient": g}}]``. Tasks hold
 no key, and cannot forget to seal.
 

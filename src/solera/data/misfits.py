@@ -61,10 +61,10 @@ def misfits(
     ... weight = { unit = "kg", bounds = [30, 200] }
     ... sex = { kind = "categorical", categories = ["female", "male"] }
     ... ''')
-    >>> table = pandas.DataFrame({"weight": [70.5, 410.0], "Sex": ["F", "M"]})
+    >>> table = pandas.DataFrame({"weight": [155.5, 310.0], "Sex": ["F", "M"]})
     >>> for misfit in so.epochs.misfits(dictionary, table):
-    ...     print(misfit.mend or misfit.what)
-    has values outside 30 … 200: 410, in 1 of 2 rows
+    ...     print(misfit.mend)
+    weight = { from = "weight", times = 0.45359237 }  # pounds
     sex = { from = "Sex", categories = { F = "female", M = "male" } }
     """
     return list(_each_misfit(dictionary, to_pandas(frame), sources or {}))

@@ -8,14 +8,16 @@ to use instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from solera.core.aggregation import Sum
+from solera.core.clients import Part
 from solera.core.component import Component, describe_fitted
 from solera.core.errors import GateRefusal, SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import encode
 from solera.core.schema import Schema
+from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.stopping import EarlyStopping, StopAt
 from solera.learn.closed_losses import ValidationLoss
 from solera.learn.progress import RoundBar
@@ -37,6 +39,25 @@ _PARAMETERS = {
 def is_closed(federation: Federation) -> bool:
     """Whether only sums over all owners come back."""
     return bool(getattr(federation.engine, "closed", False))
+
+
+class Owners(Protocol):
+    """Owners elsewhere, who run closed jobs themselves; a driver has the results alone."""
+
+    def fit(self, learner: Any, callbacks: Sequence[Any], start: Any) -> None:
+        """Let the owners fit a learner, which then has learned what theirs did."""
+
+    def evaluate(self, model: Any, part: Part, scores: Any, metrics: Sequence[str]) -> Evaluation:
+        """Let the owners score a model."""
+
+    def describe(self) -> Any:
+        """Let the owners describe their rows."""
+
+
+def elsewhere(federation: Federation) -> Owners | None:
+    """The owners of a federation over a network; None where their sums come to this process."""
+    owners: Owners | None = getattr(federation.engine, "owners", None)
+    return owners
 
 
 def check_closed_fit(

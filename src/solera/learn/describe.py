@@ -20,7 +20,7 @@ from solera.core.schema import Schema
 from solera.data.agreement import SchemaAgreement
 from solera.data.agreement import describe as describe_columns
 from solera.evaluation.counts import LOST, ratio
-from solera.learn.closed import is_closed
+from solera.learn.closed import elsewhere, is_closed
 from solera.learn.closed_description import ColumnSummary, describe_closed
 from solera.learn.description import (
     MISSING,
@@ -342,7 +342,8 @@ def describe(
     if is_closed(federation):
         if dp is not None:
             raise NotClosed("describe(dp=…): noise inside a sum waits for the next version")
-        return describe_closed(federation)
+        owners = elsewhere(federation)
+        return describe_closed(federation) if owners is None else owners.describe()
     return Describe(bins, dp).look(federation)
 
 

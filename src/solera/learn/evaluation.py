@@ -35,7 +35,7 @@ from solera.evaluation.counts import (
 from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.evaluation.metrics import HELD_OUT
-from solera.learn.closed import is_closed
+from solera.learn.closed import elsewhere, is_closed
 from solera.learn.closed_evaluation import evaluate_closed
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import MeanTotals, find_metric
@@ -80,6 +80,8 @@ def evaluate(
     model.check_predicts()
     check_labelled(federation)
     federation = federation.closed_job(type(model).__name__)
+    if is_closed(federation) and (owners := elsewhere(federation)) is not None:
+        return owners.evaluate(model, cast(Part, part), scores, metrics)
     if model.is_personal:
         federation = model.at_clients(federation)
     if is_closed(federation):

@@ -40,6 +40,7 @@ from solera.learn.closed import (
     check_closed_fit,
     check_solvable,
     count_all_persons,
+    elsewhere,
     is_closed,
 )
 from solera.learn.closed_losses import with_validation
@@ -132,6 +133,10 @@ class Learner(Forgetful, abstract=True):
         closed = is_closed(federation)
         if closed:
             check_closed_fit(self, federation, callbacks, checkpoint=checkpoint, keep=keep)
+            if (owners := elsewhere(federation)) is not None:
+                self.reset()
+                owners.fit(self, callbacks, start)
+                return self
             callbacks = with_validation(callbacks)
         self.reset()
         self.history_ = []

@@ -145,8 +145,7 @@ def update(
 ) -> Update:
     """Parameters after steps over rows, or whatever else is no sum of what rows gave.
 
-    Behind an owner's policy it leaves whole or not at all: with at most a third as many parameters
-    as there are persons.
+    Exact sums of it leave where the owner's policy says ``exact_training``; else it needs noise.
 
     Parameters
     ----------
@@ -163,7 +162,7 @@ def update(
     ...     w = ask["w"] - 0.1 * X.T @ (X @ ask["w"] - y) / len(X)
     ...     return {"rows": so.count_by(None), "model": so.update({"w": w})}
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> fed = so.simulate(X, X @ [2.0, -1.0], clients=3, seed=0, policy="training")
+    >>> fed = so.simulate(X, X @ [2.0, -1.0], clients=3, seed=0)
     >>> mean = so.aggregations.Mean(weight="rows")
     >>> fed.ask(descend, {"w": np.zeros(2)}).fold(mean)["model"]["w"].shape
     (2,)
@@ -174,14 +173,14 @@ def update(
 def fact(value: Any) -> Fact:
     """A value that is the same whatever the rows are, such as a version or the ask's own words.
 
-    It leaves under every policy. Nothing checks that it is one: that is for whoever reads the task.
+    It needs no noise. Nothing checks that it is one: that is for whoever reads the task.
 
     >>> import numpy as np
     >>> import solera as so
     >>> @so.task("demo.version")
     ... def version(client, ask):
     ...     return {"numpy": so.fact(np.__version__.split(".")[0])}
-    >>> fed = so.simulate(np.ones((30, 1)), clients=2, seed=0, policy="evaluation")
+    >>> fed = so.simulate(np.ones((30, 1)), clients=2, seed=0, policy="noise")
     >>> len({reply["numpy"] for reply in fed.ask(version)})
     1
     """

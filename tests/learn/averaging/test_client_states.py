@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import solera as so
 from solera.core.errors import UsageError
 from solera.core.payload import encode
-from solera.trust.gate import find_limits
 from solera.trust.noise import SPENT
 
 draw = np.random.default_rng(3)
@@ -187,8 +185,8 @@ def test_forgetting_a_client_begins_with_what_others_kept_then():
 
 def test_what_was_spent_of_a_budget_is_remembered_whatever_is_fitted():
     pytest.importorskip("dp_accounting")
-    limits = replace(find_limits("training"), budget=(20.0, 1e-3))
-    fed = so.simulate(X, Y, clients=2, policy=limits)
+    budget = {"epsilon": 20.0, "delta": 1e-3}
+    fed = so.simulate(X, Y, clients=2, policy={"policy": "noise", "privacy": budget})
     dp = so.DP(noise_multiplier=4.0, delta=1e-3, clip=1.0)
     so.FedAvg(NET, rounds=2, weight=None, dp=dp).fit(fed)
     assert len(fed.states()[0][SPENT]) == 2

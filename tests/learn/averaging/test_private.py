@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +15,9 @@ from solera.core.errors import UsageError
 from solera.learn.averaging.learner import train_and_send
 from solera.learn.averaging.multilabel import train_core
 from solera.learn.averaging.private_updates import protect_updates
-from solera.trust.gate import find_limits, numbers_of
 from solera.trust.noise import SPENT
+from solera.trust.open_asks import numbers_of
+from solera.trust.policy import Policy
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("dp_accounting")
@@ -395,8 +395,7 @@ def test_the_noise_on_a_core_is_its_share_of_sigma_times_clip():
 
 
 def test_what_a_core_with_noise_spends_is_charged_to_its_owner():
-    limits = replace(find_limits("training"), budget=(50.0, DELTA))
-    fed = labelled(2, policy=limits)
+    fed = labelled(2, policy=Policy("noise", budget=(50.0, DELTA)))
     several_labels(so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0), rounds=2).fit(fed)
     spent = [Event.from_payload(event) for event in fed.states()[0][SPENT]]
     assert spent == [Event(3.0 / (2 * math.sqrt(2)))] * 2

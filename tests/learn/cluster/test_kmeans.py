@@ -22,7 +22,7 @@ from solera.engines.local import LocalEngine
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import assign, steps
 from solera.trust.cells import sum_by_cell
-from solera.trust.gate import numbers_of
+from solera.trust.open_asks import numbers_of
 
 
 def blobs(rows=600, k=4, width=3, seed=0, spread=0.6):

@@ -7,7 +7,7 @@ import pytest
 from statsmodels.duration.hazard_regression import PHReg
 
 import solera as so
-from solera.core.errors import DataError, NotEnoughReplies
+from solera.core.errors import DataError
 
 PARTS = {
     "iid": so.partitions.IID(),
@@ -63,40 +63,12 @@ def test_equals_lifelines():
     assert model.log_likelihood_ == pytest.approx(-878.0365774585532, rel=1e-9)
 
 
-def test_the_same_under_a_policy_that_lets_updates_out():
-    X, y = trial(rows=300)
-    plain = so.FedCox().fit(so.simulate(X, y, clients=2, seed=0))
-    gated = so.FedCox().fit(so.simulate(X, y, clients=2, seed=0, policy="training"))
-    np.testing.assert_array_equal(gated.params_, plain.params_)
-    with pytest.raises(NotEnoughReplies, match="not allowed"):
-        so.FedCox().fit(so.simulate(X, y, clients=2, seed=0, policy="statistics"))
-
-
-def test_a_client_with_few_events_ends_the_fit_and_is_named():
-    X, y = trial(rows=300)
-    y[150:, 1] = np.arange(150) < 3
-    data = so.data.FederatedData(X, y, np.array([0, 150, 300]))
-    with pytest.raises(NotEnoughReplies, match=r"client 1 .* have the cells of 'events'"):
-        so.FedCox().fit(so.simulate(data, policy="training"))
-
-
-def test_sums_of_as_many_numbers_as_rows_do_not_leave():
-    """Gradient and information of three columns are ten numbers: three rows each."""
-    X, y = trial(rows=29)
-    with pytest.raises(NotEnoughReplies, match="10 parameters need 30 rows"):
-        so.FedCox().fit(so.simulate(X, y, clients=1, policy="training"))
-
-
 def test_what_is_wrong_is_named():
     X, y = trial(rows=60)
     with pytest.raises(DataError, match="two columns"):
         so.FedCox().fit(so.simulate(X, y[:, 0], clients=2))
     with pytest.raises(DataError, match="'x3' is constant or follows"):
         so.FedCox().fit(so.simulate(np.column_stack([X, X[:, 0]]), y, clients=2))
-    parts = so.partitions.Explicit([[*range(8)], [*range(8, 60)]])
-    fed = so.simulate(X, y, clients=2, partition=parts, policy="training")
-    with pytest.raises(NotEnoughReplies, match="min_rows"):
-        so.FedCox().fit(fed)
     with pytest.raises(DataError, match="not converged"):
         so.FedCox(rounds=2).fit(so.simulate(X, y, clients=2))
 

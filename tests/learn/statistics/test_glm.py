@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import DataError, NotEnoughReplies, UsageError
+
+pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 FAMILIES = {
     "gaussian": sm.families.Gaussian(),
@@ -78,13 +81,6 @@ def test_equals_statsmodels_on_the_pooled_rows(family, partition, extra):
         np.testing.assert_allclose(model.predict(own), means, rtol=1e-7)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_under_the_policy_for_statistics(family):
-    X, y = table(family, rows=1500)
-    gated = federated(family, X, y, extra=True, policy="statistics")
-    np.testing.assert_array_equal(gated.params_, federated(family, X, y, extra=True).params_)
-
-
 def test_summary_is_a_table_of_text_and_of_html():
     X, y = table("poisson")
     model = federated("poisson", X, y)
@@ -143,6 +139,7 @@ def test_everybody_answers_or_there_are_no_estimates():
     """A client that may not answer would leave the estimates of other rows."""
     X, y = table("gaussian")
     parts = so.partitions.Explicit([[*range(8)], [*range(8, 400)]])
-    fed = so.simulate(X[:, :3], y, clients=2, partition=parts, policy="statistics")
-    with pytest.raises(NotEnoughReplies, match="min_rows"):
+    policy = Withholding(min_count=9)
+    fed = so.simulate(X[:, :3], y, clients=2, partition=parts, policy=policy)
+    with pytest.raises(NotEnoughReplies, match="fewer persons than min_count"):
         so.FedGLM().fit(fed)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Schema
+
+pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 GRID = np.arange(0.25, 5.01, 0.25)
 SCHEMA = Schema(
@@ -72,10 +75,10 @@ def test_counts_are_told_whole_or_there_is_no_curve():
     """Few ends between two times are withheld; a curve of the others would be another."""
     X, y = trial()
     with pytest.raises(DataError, match=r"of 42 counts are withheld .*a grid of fewer times"):
-        so.learn.kaplan_meier(simulated(X, y, policy="statistics"), GRID)
+        so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), GRID)
     X, y = trial(rows=3000)
     coarse = [0.5, 1.0]
-    gated = so.learn.kaplan_meier(simulated(X, y, policy="statistics"), coarse).curves[0]
+    gated = so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), coarse).curves[0]
     exact = so.learn.kaplan_meier(simulated(X, y), coarse).curves[0]
     assert np.array_equal(gated.survival, exact.survival)
     assert np.array_equal(gated.at_risk, exact.at_risk)
@@ -87,15 +90,7 @@ def test_a_single_late_row_withholds_its_count_and_the_next():
     y[:, 0] = np.minimum(y[:, 0], 1.0)
     y[0] = [9.0, 0.0]
     with pytest.raises(DataError, match=r"2 of 6 counts .* censored rows of 'all' up to 0.5"):
-        so.learn.kaplan_meier(simulated(X, y, policy="statistics"), [0.5, 1.0])
-
-
-@pytest.mark.parametrize("wrong", [{"groups": 41}, {"grid": np.ones((2, 2))}, {"by": "nobody"}])
-def test_payloads_that_do_not_fit_get_nothing(wrong):
-    X, y = trial(rows=60)
-    ask = {"grid": GRID, "by": None, "groups": 1, **wrong}
-    replies = simulated(X, y, policy="statistics").ask("survival.counts", ask, quorum=0)
-    assert list(replies) == []
+        so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), [0.5, 1.0])
 
 
 def test_it_says_that_rows_set_aside_are_not_in_it():

@@ -190,9 +190,6 @@ def test_what_cannot_be_told_is_an_error():
         def train(self, federation):
             """Nothing is learned."""
 
-        def training_asks(self):
-            return ()
-
         def transform(self, X):
             return self.check_rows(X) ** 2
 

@@ -23,12 +23,6 @@ class Aligned(VerticalLearner):
     def predict_parties(self, parties, part):
         pass
 
-    def protocol_asks(self):
-        return ()
-
-    def prediction_asks(self):
-        return ()
-
 
 def identifiers(fed, model, party):
     order = model.part(fed, party)["trained"]["order"]
@@ -131,7 +125,7 @@ def test_labels_at_nobody_or_at_two(people):
 
 
 def test_rows_are_set_aside_alike(people, columns):
-    fed = so.simulate_vertical(people, columns=columns, target="y", id="id", policy="vertical")
+    fed = so.simulate_vertical(people, columns=columns, target="y", id="id", policy="trusted")
     model = Aligned(validation=0.1, test=0.25).fit(fed)
     assert [model.part(fed, k)["trained"]["ends"] for k in (0, 1)] == [[52, 60]] * 2
 

@@ -210,7 +210,7 @@ def test_missing_values_and_categories(people):
     people["region"] = np.where(people.visits > 0, "north", "south")
     people.loc[3, "age"] = np.nan
     parts = {"bank": ["age", "income"], "shop": ["region", "spent"]}
-    fed = so.simulate_vertical(people, columns=parts, target="y", id="id", policy="vertical")
+    fed = so.simulate_vertical(people, columns=parts, target="y", id="id", policy="trusted")
     model = so.SplitNN(4, epochs=3, batch_size=None).fit(fed)
     assert model.widths_ == [2, 3]
     assert np.isfinite(model.predict_proba(fed).to_numpy()).all()

@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def recorded(people, columns, monkeypatch):
     """A fit and a prediction; what the coordinator relays, and what each party's tasks open."""
-    fed = so.simulate_vertical(people, columns=columns, target="y", id="id", policy="vertical")
+    fed = so.simulate_vertical(people, columns=columns, target="y", id="id", policy="trusted")
     relayed, opened = [], {0: [], 1: []}
     run = fed.engine.run
 

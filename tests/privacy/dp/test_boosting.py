@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,8 @@ from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.task import find_task
-from solera.trust.gate import POLICIES, numbers_of
+from solera.trust.open_asks import numbers_of
+from solera.trust.policy import Policy
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -127,7 +127,7 @@ def test_a_level_with_noise_does_not_go_on_from_one_without():
 
 def test_boosting_with_noise_leaves_until_the_budget_is_spent():
     start = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(clients_of(2))
-    limits = replace(POLICIES["training"], budget=(9.0, 1e-5))
+    limits = Policy("noise", budget=(9.0, 1e-5))
     local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
     fed = so.simulate(ROWS, CLASSES, clients=2, seed=3, policy=limits)
     make = lambda: so.FedHistGBDT(rounds=3, max_depth=2, bins=4, dp=local)  # noqa: E731
@@ -135,6 +135,6 @@ def test_boosting_with_noise_leaves_until_the_budget_is_spent():
     assert model.history_[-1]["epsilon"] <= 8.0
     with pytest.raises(NotEnoughReplies, match="privacy budget"):
         make().fit(fed, start=start)
-    without = so.simulate(ROWS, CLASSES, clients=2, seed=3, policy="training")
+    without = so.simulate(ROWS, CLASSES, clients=2, seed=3, policy="noise")
     with pytest.raises(NotEnoughReplies, match="no budget"):
         make().fit(without, start=start)

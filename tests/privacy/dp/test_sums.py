@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +12,12 @@ from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
-from solera.core.task import find_task, installed_tasks
+from solera.core.task import find_task
 from solera.learn.describe import Describe
 from solera.trust.contributions import Contribution, entries_of
-from solera.trust.gate import POLICIES, numbers_of
 from solera.trust.noise import SPENT
+from solera.trust.open_asks import numbers_of
+from solera.trust.policy import Policy
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -167,20 +167,9 @@ def test_the_noise_of_an_id3_is_laplace_where_there_is_no_delta():
     assert privacy["noise"] == pytest.approx(3 / 3.0, rel=1e-3)  # three levels share ε = 3
 
 
-def takes_noise(task):
-    hints = getattr(task.ask, "__annotations__", {})
-    for base in getattr(task.ask, "__orig_bases__", ()):
-        hints = {**getattr(base, "__annotations__", {}), **hints}
-    return "privacy" in hints
-
-
-def test_every_task_that_takes_noise_draws_it_from_secrets():
+def test_tasks_that_take_noise_draw_it_from_secrets():
     """The same seed and another secret: another reply; another seed and the same secret: none."""
-    names = {name for name, task in installed_tasks().items() if takes_noise(task)}
     asks = {ask.task: (ask, name) for name in LEARNERS for ask in noised_asks(name)}
-    nothing = {"heonn.agree_key", "trees.catch_up"}  # they let no sums out
-    own = {name for name, task in installed_tasks().items() if task.spends is not None}
-    assert names <= {*asks, *own, *nothing}  # of its own: tested with averaging
     for ask, name in asks.values():
         targets = TARGETS.get(name, Y)[:40]
         one = asked(ask, X[:40], targets, b"a" * 32, 60.0)
@@ -276,11 +265,11 @@ def test_descriptions_tell_of_every_client_with_all_of_the_noise():
     assert gone.epsilon > 2.0
 
 
-# --- behind a gate ---
+# --- under the policy "noise" ---
 
 
 def test_noised_sums_leave_until_the_budget_is_spent():
-    limits = replace(POLICIES["training"], budget=(2.5, 1e-4))
+    limits = Policy("noise", budget=(2.5, 1e-4))
     fed = clients(policy=limits)
     local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
     so.FedHEONN(dp=local).fit(fed)
@@ -290,29 +279,19 @@ def test_noised_sums_leave_until_the_budget_is_spent():
 
 def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
     """Rows are clipped for it, and a tiny clip singles one out; nothing counts the noise."""
-    fed = clients(policy="training")
+    fed = clients(policy="noise")
     with pytest.raises(NotEnoughReplies, match="no budget"):
         so.FedHEONN(dp=DP).fit(fed)
     so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_share_of_the_noise_is_counted_as_a_share(secure):
-    """In a secure sum, too: whoever knows the shares of the others can take them away."""
-    fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)), secure=secure)
+def test_a_share_of_the_noise_is_counted_as_a_share():
+    """Whoever knows the shares of the others can take them away."""
+    fed = clients(policy=Policy("noise", budget=(2.5, 1e-4)))
     with pytest.raises(NotEnoughReplies, match="privacy budget"):
         so.FedHEONN(dp=DP).fit(fed)  # a third of the variance each, read one by one
-    fed = clients(policy=replace(POLICIES["training"], budget=(50.0, 1e-4)), secure=secure)
+    fed = clients(policy=Policy("noise", budget=(50.0, 1e-4)))
     noise = so.FedHEONN(dp=DP).fit(fed).accounts_["noise"]
     for client in range(3):
         (event,) = fed.engine.states()[client][SPENT]
         assert event["noise"] == pytest.approx(noise / math.sqrt(3))
-
-
-def test_the_policy_can_demand_noise():
-    limits = replace(POLICIES["training"], budget=(3.0, 1e-4), noised=frozenset({"gram"}))
-    fed = clients(policy=limits)
-    with pytest.raises(NotEnoughReplies, match="need noise here"):
-        so.FedHEONN().fit(fed)
-    local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
-    so.FedHEONN(dp=local).fit(fed)

@@ -19,7 +19,7 @@ from solera.core.engine import Ask
 from solera.core.errors import Refusal
 from solera.core.payload import decode
 from solera.learn.averaging.learner import train_and_send
-from solera.trust.gate import POLICIES
+from solera.trust.policy import Policy
 
 for library in ("httpx", "cryptography", "dp_accounting", "torch"):
     pytest.importorskip(library, reason="the extras 'serve', 'dp' and 'torch' are not installed")
@@ -152,15 +152,14 @@ def asked(payload, secret=b"1" * 32):
 
 @pytest.fixture
 def guard(tmp_path):
-    limits = replace(POLICIES["training"], budget=(1.0, DELTA))
-    return Guard(limits, tmp_path / "ledger.sqlite")
+    return Guard(Policy("noise", budget=(1.0, DELTA)), tmp_path / "ledger.sqlite")
 
 
 def test_a_network_leaves_with_noise_until_the_budget_is_spent(guard):
     with Worker(ROWS, guard=guard) as worker:
         plain = worker.run(asked(train()), 3, {}, "job")
         assert plain.kind == "refused"
-        assert "needs noise" in plain.reason
+        assert "the ask states none" in plain.reason
         loud = worker.run(asked(train(noise=0.5)), 3, {}, "job")
         assert loud.kind == "refused"
         first = worker.run(asked(train(noise=20.0)), 3, {}, "job")
@@ -183,14 +182,14 @@ def test_a_network_leaves_with_noise_until_the_budget_is_spent(guard):
 
 
 def test_noise_for_rows_is_refused_where_persons_are_counted(guard):
-    guard = replace(guard, limits=replace(guard.limits, unit="patient"))
+    guard = replace(guard, policy=replace(guard.policy, unit="patient"))
     with Worker(ROWS, guard=guard) as worker:
         ask = train(level="record", rate=0.1, noise=50.0)
         assert worker.run(asked(ask), 3, {}, "job").kind == "refused"
 
 
 def test_without_a_budget_noise_opens_nothing(guard):
-    with Worker(ROWS, guard=replace(guard, limits=POLICIES["training"])) as worker:
+    with Worker(ROWS, guard=replace(guard, policy=Policy("noise"))) as worker:
         assert worker.run(asked(train(noise=1e6)), 3, {}, "job").kind == "refused"
 
 

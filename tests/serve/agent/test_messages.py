@@ -16,10 +16,12 @@ from solera.core.payload import decode, encode  # noqa: E402
 from solera.serve import wire  # noqa: E402
 from solera.serve.agent.home import Place  # noqa: E402
 from solera.serve.agent.messages import Messages  # noqa: E402
-from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.serve.identity import Identity, seal_key_message  # noqa: E402
 
 NAMES = ("bank", "shop", "mill")
+
+TRUSTED = OwnerPolicy.parse('policy = "trusted"')
 
 
 class Town:
@@ -40,7 +42,7 @@ class Town:
 
     def messages(self, k, policy=None):
         place = Place("https://here", None, k, NAMES[k], "town")
-        policy = policy or Policy()
+        policy = policy or TRUSTED
         return Messages(place, self.identities[k], self.folder / NAMES[k], self, lambda: policy)
 
 
@@ -84,10 +86,10 @@ def test_only_its_recipient_opens_a_message_and_only_for_its_ask(town):
 
 def test_strangers_and_peers_that_the_policy_does_not_know_are_refused(town):
     payload = sealed(town)
-    other = replace(Policy(), peers={"shop": town.identities[2].sign_key.hex()})
+    other = replace(TRUSTED, peers={"shop": town.identities[2].sign_key.hex()})
     with pytest.raises(Refusal, match="does not know client 'shop'"):
         town.messages(0, other).opened(ask(payload=payload), "loans")
-    known = replace(Policy(), peers={"shop": town.identities[1].sign_key.hex()})
+    known = replace(TRUSTED, peers={"shop": town.identities[1].sign_key.hex()})
     assert town.messages(0, known).opened(ask(payload=payload), "loans").payload["sealed"]
     away = {"sealed": [{"sender": 9, "sealed": payload["sealed"][0]["sealed"]}]}
     with pytest.raises(Refusal, match="no client 9"):

@@ -26,8 +26,7 @@ from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.notify import notify  # noqa: E402
-from solera.serve.agent.policy import Policy  # noqa: E402
-from solera.serve.agent.policy_rules import NotifyRules  # noqa: E402
+from solera.serve.agent.policy import NotifyRules, OwnerPolicy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 
@@ -79,20 +78,19 @@ def test_a_webhook_hears_of_a_job_that_waits_and_of_what_was_decided(inbox, tmp_
     person = Approver.create(tmp_path / "ana.key", "ana")
     policy = tmp_path / "policy.toml"
     policy.write_text(f"""
+        policy = "trusted"
         [approval]
         mode = "ask"
         approvers = {{ ana = "{person.public}" }}
         [notify]
         webhook = "{inbox.url}"
-        [[task]]
-        name = "*"
     """)
     folder = tmp_path / "client"
     Identity.create(folder)
     inbox.wait.clear()  # it does not answer yet: the agent goes on all the same
     with Liar() as liar, Worker(ROWS) as worker:
         home.write_place(folder, home.Place(liar.url, None, 3, "north", "cardio"))
-        agent = Agent(folder, worker, Policy.read(policy), patience=1)
+        agent = Agent(folder, worker, OwnerPolicy.read(policy), patience=1)
         spec = liar.describe(owner="dr. vega")
         liar.ask(spec=spec, owner="dr. vega")
         assert agent.step() == agent.step() == 0
@@ -134,4 +132,4 @@ def test_whoever_cannot_be_told_is_in_the_log(inbox, caplog, way):
 def test_nobody_to_tell():
     assert notify(NotifyRules(), "held") is None
     with pytest.raises(UsageError, match="webhook"):
-        Policy.parse('[notify]\nwebhook = "ftp://example.org"\n')
+        OwnerPolicy.parse('policy = "sums"\n[notify]\nwebhook = "ftp://example.org"\n')

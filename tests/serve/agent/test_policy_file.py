@@ -23,8 +23,8 @@ from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 
-COUNT = '[[task]]\nname = "agent.count"\n'
-ROWS = '[[task]]\nname = "agent.rows"\n'
+TRUSTED = 'policy = "trusted"\n'
+SUMS = 'policy = "sums"\n[approval]\nmode = "auto"\n'
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def liar():
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "policy.toml"
-    path.write_text(COUNT)
+    path.write_text(TRUSTED)
     return path
 
 
@@ -79,30 +79,31 @@ def columns(liar):
 
 def test_what_the_new_file_allows_runs_and_what_it_does_not_is_refused(agent, liar, path):
     assert answer(agent, liar)[0] == "ok"
-    rewrite(path, ROWS)
+    rewrite(path, SUMS)
     status, reason = answer(agent, liar)
-    assert (status, "does not allow task 'agent.count'" in reason) == ("refused", True)
+    assert (status, "answer no open ask, here for 'agent.count'" in reason) == ("refused", True)
+    rewrite(path, TRUSTED)
     assert answer(agent, liar, task="agent.rows")[0] == "ok"
     assert columns(liar) == ["age", "bmi"]
-    rewrite(path, '[data]\ncolumns = ["bmi"]\n' + ROWS)
+    rewrite(path, TRUSTED + '[data]\ncolumns = ["bmi"]\n')
     assert answer(agent, liar, task="agent.rows")[0] == "ok"
     assert columns(liar) == ["bmi"], "the rows are read again with the columns it names"
     lines = [json.loads(line) for line in (agent.folder / "audit.log").read_text().splitlines()]
     changes = [line["facts"] for line in lines if line["event"] == "policy"]
-    assert len(changes) == 2
+    assert len(changes) == 3
     assert changes[0]["now"] == changes[1]["before"]
 
 
 def test_a_comment_changes_nothing(agent, liar, path):
     assert answer(agent, liar)[0] == "ok"
     child = agent.worker._child
-    rewrite(path, "# as before\n" + COUNT)
+    rewrite(path, "# as before\n" + TRUSTED)
     assert answer(agent, liar)[0] == "ok"
     assert agent.worker._child is child
     assert b'"policy"' not in (agent.folder / "audit.log").read_bytes()
 
 
-@pytest.mark.parametrize("broken", ["[[task]]\nname = ", '[[task]]\nname = "agent.cuont"\n', None])
+@pytest.mark.parametrize("broken", ["policy = ", 'policy = "training"\n', None])
 def test_while_the_file_is_broken_nothing_runs_and_nothing_is_lost(agent, liar, path, broken):
     """The old policy does not count: the owner may have wanted to forbid what it allows."""
     if broken is None:
@@ -114,7 +115,7 @@ def test_while_the_file_is_broken_nothing_runs_and_nothing_is_lost(agent, liar, 
         with pytest.raises(PolicyBroken, match=r"nothing runs: .*policy\.toml"):
             agent.step()
     assert liar.replies == []
-    rewrite(path, COUNT) if path.exists() else path.write_text(COUNT)
+    rewrite(path, TRUSTED) if path.exists() else path.write_text(TRUSTED)
     assert answer(agent, liar) == ("ok", "")
 
 
@@ -125,19 +126,18 @@ def test_a_change_while_the_agent_looks_for_work_counts_for_what_it_finds(
 
     def forbid_meanwhile(*arguments):
         work = call(*arguments)
-        rewrite(path, ROWS)
+        rewrite(path, SUMS)
         return work
 
     monkeypatch.setattr(agent.connection, "call", forbid_meanwhile)
     assert answer(agent, liar)[0] == "refused"
 
 
-def test_a_new_gate_stands_from_the_next_task_on(agent, liar, path):
-    rewrite(path, 'policy = "statistics"\n')
+def test_noise_is_asked_for_from_the_next_task_on(agent, liar, path):
     frame = encode(None)
     liar.blobs[digest(frame)] = frame
     moments = {"task": "preprocess.moments", "version": 2, "payload": digest(frame)}
     assert answer(agent, liar, **moments) == ("ok", "")
-    rewrite(path, 'policy = "statistics"\n[data]\nmin_rows = 31\n')
+    rewrite(path, 'policy = "noise"\n[approval]\nmode = "auto"\n')
     status, reason = answer(agent, liar, **moments)
-    assert (status, "min_rows = 31" in reason) == ("refused", True)
+    assert (status, "leaves with noise, and the ask states none" in reason) == ("refused", True)

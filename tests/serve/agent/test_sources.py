@@ -10,7 +10,7 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.serve.agent.policy_rules import Column
+from solera.serve.agent.policy import Column
 from solera.serve.agent.sources import open_source
 
 pd = pytest.importorskip("pandas")

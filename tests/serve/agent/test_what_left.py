@@ -23,13 +23,13 @@ from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.copies import Copies, new_key, open_copy  # noqa: E402
-from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 
 rng = np.random.default_rng(1)
 ROWS = so.data.FederatedData(rng.normal(size=(40, 3)), np.arange(40) % 2, np.array([0, 40]))
-TASKS = "".join(f'[[task]]\nname = "{name}"\n' for name in ("agent.count", "preprocess.moments"))
+TRUSTED = 'policy = "trusted"\n'
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def folder(liar, tmp_path):
 
 
 def work(folder, liar, policy, *orders):
-    agent = Agent(folder, Worker(ROWS), Policy.parse(policy), patience=1)
+    agent = Agent(folder, Worker(ROWS), OwnerPolicy.parse(policy), patience=1)
     try:
         for order in orders:
             liar.ask(**order)
@@ -67,9 +67,14 @@ def test_the_report_adds_up_what_left_by_job_recipient_and_task(folder, liar):
     empty = encode(None)
     liar.blobs[digest(empty)] = empty
     moments = {"task": "preprocess.moments", "version": 2, "payload": digest(empty)}
-    orders = [{}, {}, {"task": "agent.rows"}, {"job": "other", "owner": "dr. vega", "spec": vega}]
-    work(folder, liar, TASKS, *orders)
-    work(folder, liar, 'policy = "statistics"', moments, moments)
+    orders = [
+        {},
+        {},
+        {"task": "agent.rows", "seed": 2},
+        {"job": "other", "owner": "dr. vega", "spec": vega},
+    ]
+    work(folder, liar, TRUSTED, *orders)
+    work(folder, liar, TRUSTED, moments, moments)
     totals = json.loads(solera("audit", "report", "--folder", folder, "--json").stdout)
     told = {(t["job"], t["recipient"], t["task"]): t for t in totals}
     assert list(told) == [
@@ -105,8 +110,8 @@ def test_the_report_adds_up_what_left_by_job_recipient_and_task(folder, liar):
 def test_copies_of_what_left_open_with_the_owners_key_alone(folder, liar, tmp_path):
     solera("audit", "new-key", tmp_path / "copies")
     solera("audit", "new-key", tmp_path / "other")
-    policy = f'[output]\nkeep_copies = "{tmp_path / "copies.pub"}"\n' + TASKS
-    work(folder, liar, policy, {}, {"task": "agent.rows"})
+    policy = f'keep_copies = "{tmp_path / "copies.pub"}"\n' + TRUSTED
+    work(folder, liar, policy, {}, {"task": "agent.rows", "seed": 2})
     (path,) = (folder / "copies").iterdir()
     assert path.stat().st_mode & 0o077 == 0
     copy, reply = open_copy(path, tmp_path / "copies.key")
@@ -135,10 +140,10 @@ def test_copies_of_what_left_open_with_the_owners_key_alone(folder, liar, tmp_pa
 
 def test_nothing_leaves_of_which_no_copy_can_be_kept(folder, liar, tmp_path):
     new_key(tmp_path / "copies")
-    policy = f'[output]\nkeep_copies = "{tmp_path / "copies.pub"}"\n' + TASKS
+    policy = f'keep_copies = "{tmp_path / "copies.pub"}"\n' + TRUSTED
     (folder / "copies").write_text("in the way")
     liar.ask()
-    agent = Agent(folder, Worker(ROWS), Policy.parse(policy), patience=1)
+    agent = Agent(folder, Worker(ROWS), OwnerPolicy.parse(policy), patience=1)
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
         agent.step()
     assert liar.replies == []

@@ -17,7 +17,6 @@ from typer.testing import CliRunner  # noqa: E402
 import solera as so  # noqa: E402
 from solera.cli.app import app  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
-from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.agent.withdrawn import FILE, read_withdrawn, withdraw  # noqa: E402
 from solera.serve.audit import entries  # noqa: E402
@@ -107,7 +106,7 @@ def test_the_command_and_an_agent_that_runs_follow(folder, table, monkeypatch):
 
     agent = Agent.__new__(Agent)
     agent.folder, agent.worker, agent._policy_file = folder, Reading(), None
-    agent.policy, agent._source = Policy(), lambda policy: read_withdrawn(folder)
+    agent.policy, agent._source = None, lambda policy: read_withdrawn(folder)
     agent._left_out = agent._withdrawals()
     agent._refresh()
     assert read == []

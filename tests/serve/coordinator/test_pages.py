@@ -20,10 +20,8 @@ import httpx  # noqa: E402
 from network import Network  # noqa: E402
 from store_rows import add_reply  # noqa: E402
 
-from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import TokenRow  # noqa: E402
-from solera.serve.coordinator.web.views import way_out  # noqa: E402
 from solera.serve.coordinator.web.visitors import new_account  # noqa: E402
 from solera.serve.description import Description  # noqa: E402
 from solera.serve.identity import new_token, token_hash  # noqa: E402
@@ -294,13 +292,6 @@ def test_when_a_job_ends_is_estimated_by_its_pace(network, visitors):
     end = datetime.fromisoformat(f"{shown}+00:00").timestamp()
     assert abs(end - (time.time() + 10 * 3600)) < 600
     assert post(visitors["rita"], "/jobs/slow/cancel", reason="over").status_code == 303
-
-
-def test_the_way_out_of_a_refusal_is_a_rule_that_policies_have():
-    policy = Policy.parse(way_out("the policy does not allow task 'linear.train'"))
-    assert policy.rules_for("linear.train")
-    assert not policy.rules_for("kmeans.update")
-    assert way_out("it failed") == ""
 
 
 # --- in a browser ---

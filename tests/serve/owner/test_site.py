@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
 
 import solera as so
 from solera.core.errors import UsageError
-from solera.core.plan import PlannedTask
-from solera.core.ranges import Range
 
 for library in ("fastapi", "uvicorn", "httpx", "cryptography", "jinja2", "fpdf"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -21,6 +21,7 @@ pypdf = pytest.importorskip("pypdf")
 
 import agent_tasks  # noqa: E402, F401
 from liar import Liar  # noqa: E402
+from solera.serve.owner.rehearsal import rehearse  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
 
 from solera.serve.agent import home  # noqa: E402
@@ -33,7 +34,6 @@ from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.description import Description, job_hash  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 from solera.serve.job_spec import parse_job  # noqa: E402
-from solera.serve.owner.rehearsal import rehearse  # noqa: E402
 from solera.serve.owner.report import check_report  # noqa: E402
 from solera.serve.owner.site import OwnerSite  # noqa: E402
 

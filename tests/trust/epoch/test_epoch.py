@@ -111,7 +111,7 @@ def test_hundreds_of_altered_epochs_do_not_verify():
             )
         elif change == 5:
             consent = f"nothing {draw.integers(9)}"
-            mine = Signature(signatures[i].key, signatures[i].bytes, consent)
+            mine = Signature(signatures[i].key, signatures[i].value, consent)
             changed = (*signatures[:i], mine, *signatures[i + 1 :])
         with pytest.raises(EpochError, match=r"not of this epoch|not signed"):
             Epoch(draft, owners).verify(changed)

@@ -178,7 +178,8 @@ class FedAvg(ScoreAveraging):
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)  # left from an earlier fit
-        check_precision(self.precision, self.compile, find_device(self.device))
+        if self.device is not None or self.compile or self.precision != "float32":
+            check_precision(self.precision, self.compile, find_device(self.device))
         if self.compile and self._architecture.draws:
             raise UsageError("compile=True: dropout draws on the CPU", hint="compile=False")
         if self.dp is not None:

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
 
 from solera.core.accounting import Event
 from solera.core.clients import Array, BoolArray, Client, FloatArray
+from solera.core.constraints import Count, Positive, PositiveFraction
 from solera.core.errors import Refusal
 from solera.trust.randomness import protecting
 
 MOST_STEPS = 1_000_000
 
 
+class Privacy(TypedDict):
+    """How the update of a client is noised.
+
+    ``noise`` is σ and ``clip`` C. For the level "client" the deviation is σC/√share, where so many
+    clients add a ``share`` each; ``below``, if it is there, that of the noise on whether the update
+    was shorter than C. For "record" the gradients of rows are clipped and noised, ``rate`` of the
+    rows in every step.
+    """
+
+    level: Literal["client", "record"]
+    noise: Positive
+    clip: Positive
+    share: Count
+    below: Positive | None
+    rate: PositiveFraction | None
+
+
 def protect_updates(
-    values: Array, counted: BoolArray, privacy: Any, clients: Iterable[Client]
+    values: Array, counted: BoolArray, privacy: Privacy, clients: Iterable[Client]
 ) -> tuple[Array, FloatArray | None]:
     """Clipped and noised updates, one line per client, and the noised marks of those below C.
 
@@ -44,7 +63,7 @@ def protect_updates(
 def steps_of(training: Any, rate: float) -> int:
     """How many steps a client takes that draws this share of its rows in each."""
     steps = int(training["steps"] or math.ceil(training["epochs"] / rate))
-    if steps > MOST_STEPS:
+    if not 1 <= steps <= MOST_STEPS:
         raise Refusal(f"{steps:.3g} steps, at most {MOST_STEPS:,}: the rate is too small")
     return steps
 
@@ -55,7 +74,10 @@ def spent_by_reply(client: Client, ask: Any) -> list[Event]:
     A row that is added or removed may change the update of a client altogether, from one end of the
     ball of radius C to the other; and a mark from one to the other.
     """
-    privacy: Any = ask["privacy"]
+    try:
+        privacy = msgspec.convert(ask["privacy"], Privacy)
+    except msgspec.ValidationError as error:
+        raise Refusal(f"its table `privacy`: {error}") from None
     if privacy["level"] == "record":
         rate = privacy["rate"] or 1.0
         return [Event(privacy["noise"], steps_of(ask["training"], rate), rate=rate)]

@@ -41,7 +41,7 @@ class Grams(Aggregation):
         if not isinstance(shape, Mapping) or not shape.keys() & {"grams", "factors"}:
             raise PayloadError("the reply has neither Gram matrices nor factors")
         matrices = shape["factors"] if "factors" in shape else shape["grams"]
-        factored = np.ndim(matrices) == 4  # behind a gate matrices leave for factors
+        factored = np.ndim(matrices) == 4  # in a closed job matrices leave for factors
         if self.size is not None:
             T, K, d = self.size
             columns = (None, d) if factored else (d * (d + 1) // 2,)
@@ -63,7 +63,7 @@ class Grams(Aggregation):
 
 
 def _root(grams: FloatArray) -> FloatArray:
-    """R with RᵀR = G, from the packed G that clients behind a gate send for a factor."""
+    """R with RᵀR = G, from the packed G that leaves for a factor in a closed job."""
     values, vectors = np.linalg.eigh(symmetric(grams))
     return np.asarray(np.sqrt(np.maximum(values, 0.0))[..., None] * vectors.swapaxes(-1, -2))
 

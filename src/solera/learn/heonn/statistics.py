@@ -172,10 +172,10 @@ class Targets:
 
 
 class Factors(Gram):
-    """Gram matrices that travel as R with RᵀR = G where no policy judges them.
+    """Gram matrices that travel as R with RᵀR = G where they are read client by client.
 
     A factor is no sum over rows: a number of it may be what the columns before it do not tell of a
-    single row. So behind a gate the matrix leaves in its place.
+    single row. So in a closed job the matrix leaves in its place.
     """
 
     in_one_pass = False

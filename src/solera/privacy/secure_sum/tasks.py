@@ -25,9 +25,8 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from solera.core.aggregation import Aggregation
@@ -52,9 +51,6 @@ SIGNATURE = 64
 SHARE = 2 * KEY
 """A share of both secrets: the private mask key, then the seed of the client's own mask."""
 
-Clients = IntArray
-Share = Annotated[float, msgspec.Meta(gt=0.5, le=1)]
-
 
 def new_keys() -> dict[str, bytes]:
     """The private keys of a client for one sum."""
@@ -66,7 +62,7 @@ def public_keys(private: Mapping[str, bytes]) -> tuple[bytes, bytes]:
     return keys.public_of(private["mask"]), keys.public_of(private["seal"])
 
 
-@task("secure.keys")
+@task("secure.keys", alone=True)
 def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     """New public keys, with the signature of the client's enrolled key where it has one."""
     own = ask.get("own", {})
@@ -77,7 +73,7 @@ def tell_keys(client: Client, ask: Any) -> dict[str, Any]:
     return {"mask": mask, "seal": seal, "signature": own.get("signature", bytes(SIGNATURE))}
 
 
-@task("secure.shares")
+@task("secure.shares", alone=True)
 def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     """A share of both secrets for every neighbour, sealed so that only that one can open it."""
     known = _at_step(client, "keys")
@@ -90,6 +86,8 @@ def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     if not len(own) or _line(mask_keys, own[0]) != mask or _line(seal_keys, own[0]) != seal:
         raise Refusal("the keys of this client are not among those of the secure sum")
     place, share = int(own[0]), float(ask["share"])
+    if not 0.5 < share <= 1:
+        raise Refusal("shares of fewer than half of the clients would open a secret")
     roster = roster_digest(ask)
     around = neighbours(place, len(ids), share, roster)
     needed = threshold(len(around) + 1, share)
@@ -185,7 +183,7 @@ class Masking(Cover):
         }
 
 
-@task("secure.confirm")
+@task("secure.confirm", alone=True)
 def confirm(client: Client, ask: Any) -> dict[str, Any]:
     """To every neighbour whose reply came: that this client was told the same as it."""
     known = _at_step(client, "masked")
@@ -206,7 +204,7 @@ def confirm(client: Client, ask: Any) -> dict[str, Any]:
     return {"to": here, "confirmations": _lines(confirmations, MAC)}
 
 
-@task("secure.unmask")
+@task("secure.unmask", alone=True)
 def give_up_shares(client: Client, ask: Any) -> dict[str, Any]:
     """One share of every neighbour: of the seed of those who answered, of the key of the others."""
     known = _at_step(client, "confirmed")
@@ -217,8 +215,6 @@ def give_up_shares(client: Client, ask: Any) -> dict[str, Any]:
         raise Refusal(
             f"{len(agreed):,} clients confirm who has answered, {known['needed']:,} are needed"
         )
-    if len(agreed.intersection(known["peers"].tolist())) < known["least"]:
-        raise Refusal(f"fewer than min_peers = {known['least']} known clients confirm the sum")
     of, shares = [client.id], [known["own_share"][KEY:]]
     for other, sealed in zip(ask["senders"].tolist(), ask["sealed"], strict=True):
         if other not in known["members"] or other in of:

@@ -27,7 +27,7 @@ from solera.core.errors import (
     UsageError,
     WorkerDied,
 )
-from solera.core.task import find_task, installed_tasks
+from solera.core.task import installed_tasks
 from solera.core.version import __version__
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
@@ -36,6 +36,7 @@ from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
 from solera.serve.agent.closed.jobs import OwnerJobs
 from solera.serve.agent.closed.rules import OwnerRules
+from solera.serve.agent.closed.worker_side import TableSource
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.heartbeat import Heartbeat
@@ -75,7 +76,8 @@ class Agent:
     """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
 
     The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
-    rows the worker reads under the policy it is given. ``connection`` is another one than to the
+    rows the worker reads under the policy it is given, ``table`` how it reads them by a dictionary,
+    for closed jobs. ``connection`` is another one than to the
     place where the client has joined.
     """
 
@@ -86,6 +88,7 @@ class Agent:
         policy: OwnerPolicy | PolicyFile,
         *,
         source: Callable[[OwnerPolicy], Rows] | None = None,
+        table: Callable[[OwnerPolicy], TableSource] | None = None,
         patience: float = 60.0,
         connection: Connection | None = None,
     ) -> None:
@@ -93,7 +96,7 @@ class Agent:
         self.worker = worker
         self._policy_file = policy if isinstance(policy, PolicyFile) else None
         self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
-        self._source = source
+        self._source, self._table = source, table
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
@@ -149,7 +152,7 @@ class Agent:
         """
         withdrawn = self._withdrawals()
         if self._source is not None and withdrawn != self._left_out:
-            self.worker.read(self._source(self.policy))
+            self._read_anew(self._source)
         self._left_out = withdrawn
         if self._policy_file is None or not self._policy_file.refresh():
             return
@@ -161,7 +164,12 @@ class Agent:
         except UsageError as error:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
-            self.worker.read(self._source(self.policy))
+            self._read_anew(self._source)
+
+    def _read_anew(self, source: Callable[[OwnerPolicy], Rows]) -> None:
+        """Let the worker read the rows as the policy of now says."""
+        table = None if self._table is None else self._table(self.policy)
+        self.worker.read(source(self.policy), table)
 
     def _withdrawals(self) -> bytes:
         """Who withdrew, as the file says."""
@@ -317,7 +325,8 @@ class Agent:
         approved = self._approved(pending)
         facts = JobFacts(self._asked.hash(pending), description.owner, description.kind)
         now = datetime.now()
-        check_open_ask(self.policy.rules, find_task(ask.task, ask.version))
+        if (task := installed_tasks().get(ask.task)) is not None:  # the worker says of others why
+            check_open_ask(self.policy.rules, task)
         self.policy.check_ask(facts, ask, now, approved=approved)
         who = (self.place, self.identity, self.folder, self.connection)
         ask = self.messages.opened(vouched(ask, pending.job, *who), pending.job)

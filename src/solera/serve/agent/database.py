@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,15 +24,17 @@ class Database:
         self._tables = tables
         self._durable = durable
         self._open: tuple[int, sqlite3.Connection] | None = None
+        self._turn = threading.Lock()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction; nothing of it stays when the block raises."""
+        """A transaction, one at a time; nothing of it stays when the block raises."""
         try:
-            db = self._connection()
-            db.execute("BEGIN IMMEDIATE")
-            with db:
-                yield db
+            with self._turn:
+                db = self._connection()
+                db.execute("BEGIN IMMEDIATE")
+                with db:
+                    yield db
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # a disk that is full may be emptied
                 raise OSError(0, f"{self.path.name}: {error}", str(self.path)) from None
@@ -54,7 +57,7 @@ class Database:
 
     def empty_journal(self) -> None:
         """What was deleted stays in the journal until that is copied into the file."""
-        with suppress(sqlite3.Error):
+        with self._turn, suppress(sqlite3.Error):
             self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:

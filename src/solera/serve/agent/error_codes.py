@@ -41,7 +41,7 @@ _OTHERS = "error: the task failed"
 def code_of(error: BaseException, task: str, schema: Schema) -> str:
     """The error as it may leave, with the columns of the schema that its text names.
 
-    Only what the gate itself refuses leaves in its own words. A column counts as named only where
+    Only what the policy itself refuses leaves in its own words. A column counts as named only where
     its whole name stands in quotes, as our errors write it.
     """
     if isinstance(error, GateRefusal):

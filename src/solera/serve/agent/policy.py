@@ -291,6 +291,9 @@ def _read(cls: type[Any], what: str, table: Any, where: Where) -> Any:
     hints = get_type_hints(cls, include_extras=True)
     fields = {_WRITTEN.get(f.name, f.name): f for f in dataclasses.fields(cls)}
     for name in table:
+        if cls is DataRules and name == "min_rows":
+            line = "min_count = 5 at the top of the file counts the persons of all owners"
+            raise Problem((*where, name), "[data] has no 'min_rows' any more", hint=line)
         if name not in fields:
             raise Problem((*where, name), f"{what} has no {name!r}", hint=nearest(name, fields))
     for name, f in fields.items():

@@ -28,6 +28,8 @@ from solera.core.schema import Schema, infer
 from solera.data.adapters import from_pandas, listed
 from solera.data.arrays import check_rows
 from solera.data.dataset import Dataset
+from solera.data.dictionary_tables import Table
+from solera.data.dictionary_tables import read_table as read_by_dictionary
 from solera.data.federated import FederatedData
 from solera.data.files import require_pandas
 from solera.data.frames import category_text, check_columns, to_pandas
@@ -35,6 +37,7 @@ from solera.data.own_tables import read_table, target_columns
 from solera.data.vertical_data import fill_labels, identifier_texts
 from solera.serve.agent.policy import Column, OwnerPolicy
 from solera.serve.agent.withdrawn import Withdrawn, read_withdrawn
+from solera.trust.epoch.dictionary import Dictionary
 
 
 def owned_rows(
@@ -61,6 +64,27 @@ def owned_rows(
         id=id,
         test=test,
     )
+
+
+def owned_table(url: str, folder: Path, policy: OwnerPolicy, dictionary: Dictionary) -> Table:
+    """The owner's rows by a dictionary: translated as the policy says, without who withdrew."""
+    frame = owned_frame(url, folder, policy, dictionary.identifier)
+    return read_by_dictionary(dictionary, frame)
+
+
+def owned_frame(url: str, folder: Path, policy: OwnerPolicy, identifier: str) -> Any:
+    """The owner's table, translated as the policy says, without the rows of who withdrew."""
+    if url.startswith("python:"):
+        raise UsageError(
+            f"{url} returns arrays, which a dictionary does not describe",
+            hint="a file, a folder or sql:…, whose columns have names",
+        )
+    frame = translated(to_pandas(read_table(url)), policy.columns)
+    withdrawn = read_withdrawn(folder)
+    if withdrawn is None:
+        return frame
+    check_columns([identifier], list(frame.columns))
+    return frame[~np.array(withdrawn.of(map(category_text, frame[identifier])), dtype=bool)]
 
 
 def open_source(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from solera.core.errors import UsageError
 from solera.core.private_files import read_private, write_file
+from solera.data.dictionary_tables import Table
 from solera.data.federated import FederatedData
 from solera.serve.agent.policy import OwnerPolicy
-from solera.serve.agent.sources import owned_rows
+from solera.serve.agent.sources import owned_rows, owned_table
+from solera.trust.epoch.dictionary import Dictionary
 
 FILE = "started.json"
 _NO_FILES = ("sql:", "python:")
@@ -29,6 +32,10 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self, folder: Path, policy: OwnerPolicy) -> Callable[..., FederatedData]:
         """Reads the rows that tasks see under a policy."""
         return owned_rows(self.data, folder, policy, target=self.target, id=self.id, test=self.test)
+
+    def table(self, folder: Path, policy: OwnerPolicy) -> Callable[[Dictionary], Table]:
+        """Reads the rows by a dictionary, for closed jobs."""
+        return partial(owned_table, self.data, folder, policy)
 
     def remember(self, folder: Path) -> None:
         """Write it into the client's folder, for its owner alone: a source may hold a password."""

@@ -16,8 +16,10 @@ import msgspec
 from solera.core.errors import UsageError
 from solera.core.private_files import read_private, write_file
 from solera.serve.agent import home
+from solera.serve.agent.epoch_files import EpochFiles
 from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity
+from solera.trust.epoch.snapshot import person_mark
 
 FILE = "withdrawn.json"
 
@@ -52,11 +54,16 @@ def read_withdrawn(folder: Path) -> Withdrawn | None:
 
 
 def withdraw(folder: Path, unit: str) -> int:
-    """Leave a person out from now on; how many have withdrawn. Once is enough."""
+    """Leave a person out from now on; how many have withdrawn. Once is enough.
+
+    An epoch that the person is in ends here, and with it the closed jobs that run in it.
+    """
     before = read_withdrawn(folder) or Withdrawn(home.read_secret(folder), frozenset())
     mark = before._mark(unit)
     marks = sorted({*before.marks, mark})
     audit = AuditLog(folder / home.LOG, Identity.load(folder))
     audit.append("person withdrawn", person=mark, persons=len(marks))
     write_file(folder / FILE, msgspec.json.encode(marks), 0o600, overwrite=True)
+    if EpochFiles(folder).end_with(person_mark(before.secret, unit)):
+        audit.append("epoch ended", person=mark)
     return len(marks)

@@ -76,8 +76,8 @@ class Worker:
     the process is made: "fork" where the system has it; "spawn" is right in a program with threads
     and needs a ``source`` that can be pickled, such as a ``functools.partial`` of ``open_source``.
     The rows are read at once, or with ``begin=False`` when they are first needed. With a ``guard``
-    tasks are answered as its policy says; an agent sets one. ``table`` reads the rows by a
-    dictionary, for closed jobs.
+    asks are answered by its policy; an agent sets one. ``table`` reads the rows by a dictionary,
+    for closed jobs.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Worker:
             self._begin()
 
     def change(self, guard: Guard) -> None:
-        """Let the next task find this gate: in a new process, if it is another one."""
+        """Let the next task find this policy: in a new process, if it is another one."""
         with self._turn:
             if guard != self.guard:
                 self._end()
@@ -110,7 +110,7 @@ class Worker:
         """Let the next task find these rows: in a new process."""
         with self._turn:
             self._end()
-            self._source, self._table = source, table
+            self._source, self._table = source, table or self._table
 
     def begin(self) -> None:
         """Start the process unless it runs; an error says why it cannot read the rows."""

@@ -24,6 +24,7 @@ from solera.serve.coordinator.quotas import DiskFull, TooMany, TooMuch
 from solera.serve.coordinator.routes.asks import asks_of
 from solera.serve.coordinator.routes.blobs import blobs_of
 from solera.serve.coordinator.routes.closed import closed_jobs_of
+from solera.serve.coordinator.routes.epochs import epochs_of
 from solera.serve.coordinator.routes.jobs import jobs_of
 from solera.serve.coordinator.routes.members import members
 from solera.serve.coordinator.routes.work import work_of
@@ -137,6 +138,7 @@ def create_app(
         jobs_of(coordinator),
         asks_of(coordinator),
         closed_jobs_of(coordinator),
+        epochs_of(coordinator),
     ]
     for router in routers:
         app.router.routes.extend(router.routes)  # included, each request would be matched twice

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,8 +15,9 @@ from msgspec.structs import replace
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray, Part
 from solera.core.component import Component
+from solera.core.constraints import Count, check_arguments
 from solera.core.engine import OUTSIDE, Ask, Block, Fit
-from solera.core.errors import UsageError
+from solera.core.errors import GateRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.core.topology import Topology
@@ -23,10 +25,15 @@ from solera.learn.base import Learner
 from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
+from solera.serve.driver.closed.driver import ClosedDriver
+from solera.serve.driver.closed.epochs import policies_of
+from solera.serve.driver.closed.researcher import Researcher
 from solera.serve.driver.engine import CoordinatorCheckpointStore, HttpEngine
 from solera.serve.driver.published import fetch, publish
 from solera.serve.peers import KnownKeys
 from solera.serve.provenance import Provenance
+from solera.trust.epoch.selection import Selection
+from solera.trust.open_asks import FIT_INSTEAD, NO_OPEN_ASKS
 
 
 class DrivenEngine:
@@ -38,7 +45,13 @@ class DrivenEngine:
     """
 
     def __init__(
-        self, connection: Connection, described: Description, engine: Callable[[str], HttpEngine]
+        self,
+        connection: Connection,
+        described: Description,
+        engine: Callable[[str], HttpEngine],
+        closed_driver: Callable[[], ClosedDriver] | None = None,
+        *,
+        closed: bool = False,
     ) -> None:
         self.connection = connection
         self._described = described
@@ -49,7 +62,30 @@ class DrivenEngine:
         self._announced = False
         self._members: list[int] | None = None
         self._jobs: WeakKeyDictionary[Fit, str] = WeakKeyDictionary()
+        self._closed_driver = closed_driver
+        self._closed = closed
+        self._made: ClosedDriver | None = None
         _ = self.clients  # a wrong address or token is found out now
+
+    @property
+    def closed(self) -> bool:
+        """Whether owners run jobs themselves: unless the policy of all is "trusted"."""
+        return self._closed or self._policies != {"trusted"}
+
+    @cached_property
+    def _policies(self) -> set[str]:
+        if self._closed_driver is None:
+            return {"trusted"}
+        return policies_of(self.connection, self._described.federation)
+
+    @property
+    def owners(self) -> ClosedDriver | None:
+        """Who runs closed jobs; None where this program asks."""
+        if not self.closed or self._closed_driver is None:
+            return None
+        if self._made is None:
+            self._made = self._closed_driver()
+        return self._made
 
     @contextmanager
     def announced(self, learner: Component) -> Iterator[None]:
@@ -78,7 +114,12 @@ class DrivenEngine:
         return fetch(self.connection, self._last.job, out)
 
     def open_job(self) -> HttpEngine:
-        """The job in which is asked now; where nothing is announced, one of no learner."""
+        """The job in which is asked now; where nothing is announced, one of no learner.
+
+        Refused before anything is sent where an owner answers no driver.
+        """
+        if "sums" in self._policies:
+            raise GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
         return self._current or self._open()
 
     def _open(self, **described: Any) -> HttpEngine:
@@ -163,6 +204,14 @@ def connect(
     known_keys: str | os.PathLike[str] | None = None,
     secure: Any = False,
     positive: Any = None,
+    closed: bool = False,
+    columns: Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    population: str | None = None,
+    validation: float = 0.0,
+    test: float = 0.0,
+    patience: Count = 7,
+    researcher_key: str | os.PathLike[str] | None = None,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -185,10 +234,21 @@ def connect(
     secure: True, or a :class:`SecureSum`: whatever adds up is folded so that neither coordinator
         nor driver sees a single reply; see :mod:`solera.privacy.secure_sum`.
     positive: which of two classes counts as positive, the second one by default.
+    closed: let the owners run jobs themselves although all of their policies are "trusted". Under
+        other policies they always do: ``fit``, ``evaluate`` and ``so.describe`` then register a
+        text, wait until all owners have approved and ended it, and open its result. A call that is
+        made again is the same job, so that a program may be interrupted and run again; ``seed`` is
+        its repeat, 0 to 9.
+    columns, target, population, validation, test: which of the epoch's rows closed jobs are about,
+        as in :func:`solera.simulate`.
+    patience: days that closed jobs wait for an owner who is away.
+    researcher_key: the file of the key that opens results of closed jobs, by default
+        ``$SOLERA_RESEARCHER_KEY`` or one in the user's data folder; it is made the first time.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
         raise UsageError("connect: no token", hint="pass token= or set SOLERA_TOKEN")
+    check_arguments(connect, patience=patience)
     authorised = {"Authorization": f"Bearer {token}"}
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
@@ -201,5 +261,18 @@ def connect(
         seed=seed,
         seconds=wire.DEFAULT_SECONDS if deadline is None else deadline,
     )
-    engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
+    parts = {"population": population, "validation": validation, "test": test}
+    selection = Selection.of(columns, target, **parts)  # type: ignore[arg-type]
+
+    def closed_driver() -> ClosedDriver:
+        researcher = Researcher.load(owner, researcher_key)
+        return ClosedDriver(connection, federation, researcher, seed, selection, patience)
+
+    engine = DrivenEngine(
+        connection,
+        description,
+        lambda job: HttpEngine(connection, job, known),
+        closed_driver,
+        closed=closed,
+    )
     return Federation(engine, seed=seed, topology=topology, secure=secure, positive=positive)

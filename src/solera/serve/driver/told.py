@@ -15,7 +15,7 @@ from solera.serve.wire import MOST_TOLD
 class Told:
     """The mean loss that came with every client's last update, by task.
 
-    It is in the reply that the client's gate let out. A loss that the gate withheld (it is 0 then),
+    It is in the reply that the client's policy let out. A loss that was withheld (it is 0 then),
     one over fewer than five rows, and one folded in secret, of which no reply can be read, are not
     told. Of more than ``MOST_TOLD`` clients the first ones are kept.
     """

@@ -34,6 +34,7 @@ from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity
 from solera.serve.owner import views
 from solera.serve.owner.access import COOKIE, Access
+from solera.serve.owner.epochs import epoch_shown
 from solera.serve.owner.record import Records, read_policy, spent
 from solera.serve.owner.report import Facts, report
 from solera.serve.owner.rows import RowReader
@@ -78,6 +79,7 @@ class OwnerSite:
         looks: dict[str, View] = {
             "/": self.today,
             "/waiting": self.waiting,
+            "/epoch": self.epoch,
             "/left": self.left,
             "/left/report.pdf": self.pdf,
             "/copies/{name}": self.copy,
@@ -211,6 +213,10 @@ class OwnerSite:
         audit.append("policy saved", before=_digest(old), now=policy.hash())
         mode = self.policy_path.stat().st_mode & 0o777 if self.policy_path.exists() else 0o644
         write_file(self.policy_path, text.encode(), mode, overwrite=True)
+
+    def epoch(self, given: dict[str, str]) -> Response:
+        shown = epoch_shown(self.folder, self.place, self.identity)
+        return self._page("owner_epoch.html", **shown)
 
     # --- waiting ---
 

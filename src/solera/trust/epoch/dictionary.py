@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -217,10 +217,6 @@ class Dictionary:
         if name not in self.population_names:
             hint = nearest(name, self.population_names)
             raise UsageError(f"the dictionary has no population {name!r}", hint=hint)
-
-    def with_columns(self, names: Sequence[str]) -> Self:
-        """The same with these columns only, in this order."""
-        return replace(self, columns=tuple(self.column(name) for name in names))
 
     def _shown(self, columns: Sequence[str], target: Sequence[str]) -> list[str]:
         if not columns:

@@ -112,11 +112,23 @@ class Owner:
     @classmethod
     def from_payload(cls, fields: Any) -> Self:
         """The part that a payload holds, or a :class:`EpochError`."""
-        name, key, commitment, persons, runtime = fields
+        try:
+            name, key, commitment, persons, runtime = fields
+        except (TypeError, ValueError):
+            raise EpochError("an owner's part is damaged") from None
         kinds = (type(name), type(key), type(commitment), type(persons), type(runtime))
         if kinds != (str, bytes, bytes, int, dict) or (len(key), len(commitment)) != (KEY, 32):
-            raise ValueError("an owner's part is damaged")
+            raise EpochError("an owner's part is damaged")
         return cls(name, key, commitment, persons, runtime)
+
+    def encode(self) -> bytes:
+        """The bytes of the part, as its owner enters it."""
+        return encode(["solera epoch part 1", self.to_payload()])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The part of such bytes."""
+        return cls.from_payload(_content(data, "solera epoch part 1"))
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ class Epoch:
                 if absent
                 else "the parts are not those of the draft's owners, in its order"
             )
-        if len({owner.key for owner in self.owners}) < len(self.owners):
+        if len(set(self.keys)) < len(self.owners):
             raise EpochError("two owners of the epoch have the same key")
         first = self.owners[0]
         for owner in self.owners[1:]:
@@ -176,6 +188,11 @@ class Epoch:
     def words(self) -> str:
         """The hash in five words: owners compare them by voice before they sign."""
         return words_of(self.hash)
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The owners' public keys, in the epoch's order."""
+        return tuple(owner.key for owner in self.owners)
 
     def number(self, name: str) -> int:
         """The place of an owner in the order in which every job counts them."""
@@ -216,7 +233,7 @@ class Epoch:
         """
         valid: dict[bytes, Signature] = {}
         for signature in signatures:
-            if not verify(signature.key, _message(self.hash, signature.consent), signature.bytes):
+            if not signature.is_of(self):
                 raise EpochError(
                     f"a signature of key {signature.key.hex()[:16]}… is not of this epoch"
                 )
@@ -239,19 +256,35 @@ class Signature:
     """An owner's signature of an epoch, and in writing what it consents to."""
 
     key: bytes
-    bytes: bytes
+    value: bytes
     consent: str = ""
 
     def to_payload(self) -> list[Any]:
-        return [self.key, self.bytes, self.consent]
+        return [self.key, self.value, self.consent]
 
     @classmethod
     def from_payload(cls, fields: Any) -> Self:
         """The signature that a payload holds."""
-        key, signature, consent = fields
+        try:
+            key, signature, consent = fields
+        except (TypeError, ValueError):
+            raise EpochError("a signature is damaged") from None
         if (type(key), type(signature), type(consent)) != (bytes, bytes, str):
             raise EpochError("a signature is damaged")
         return cls(key, signature, consent)
+
+    def encode(self) -> bytes:
+        """The bytes of the signature, as its owner gives it."""
+        return encode(["solera epoch signature 1", self.to_payload()])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The signature of such bytes."""
+        return cls.from_payload(_content(data, "solera epoch signature 1"))
+
+    def is_of(self, epoch: Epoch) -> bool:
+        """Whether the owner of its key made it for this epoch and consent."""
+        return verify(self.key, _message(epoch.hash, self.consent), self.value)
 
 
 @dataclass(frozen=True)
@@ -270,19 +303,17 @@ class SignedEpoch:
     def encode(self) -> bytes:
         """The bytes of the file."""
         signatures = [signature.to_payload() for signature in self.signatures]
-        return encode(["solera signed epoch 1", self.epoch.encode(), signatures])
+        return encode(["solera signed epoch 1", [self.epoch.encode(), signatures]])
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """The epoch and signatures of a file; they are not verified yet."""
         try:
-            kind, epoch, signatures = decode(data)
-            if kind != "solera signed epoch 1":
-                raise ValueError
+            epoch, signatures = _content(data, "solera signed epoch 1")
             return cls(Epoch.decode(epoch), tuple(map(Signature.from_payload, signatures)))
         except EpochError:
             raise
-        except (TypeError, ValueError, PayloadError):
+        except (TypeError, ValueError):
             raise EpochError("this is no signed epoch") from None
 
     def verify(self, earlier: Sequence[Epoch] = ()) -> Epoch:
@@ -305,6 +336,17 @@ def consent_to_lone_change(owner: Owner) -> str:
         f"{owner.name} alone comes or leaves: whoever has the totals of one job in both epochs "
         f"can subtract them, and has the totals of {owner.name} alone"
     )
+
+
+def _content(data: bytes, kind: str) -> Any:
+    """What follows the kind in a file, or an :class:`EpochError`."""
+    try:
+        named, content = decode(data)
+        if named != kind or not isinstance(content, list):
+            raise ValueError
+    except (TypeError, ValueError, PayloadError):
+        raise EpochError(f"this is no {kind.removeprefix('solera ').removesuffix(' 1')}") from None
+    return content
 
 
 def _message(epoch_hash: bytes, consent: str) -> bytes:

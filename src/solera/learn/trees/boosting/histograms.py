@@ -44,7 +44,7 @@ Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
 STATE = "trees.boosting"
 LARGEST_CLASSES = 1000
-"""The most classes that trees are boosted for behind a gate."""
+"""The most classes that trees are boosted for."""
 _PRECISION = 3
 """Edges are found to one part in 16³ of a power of two."""
 
@@ -323,7 +323,7 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-@task("trees.catch_up", spends=lambda client, ask: ())
+@task("trees.catch_up")
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")

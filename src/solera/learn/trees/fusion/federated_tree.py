@@ -94,9 +94,9 @@ class FederatedTree(SingleTree):
         there, which the fourth message sums; False keeps the mean of the rules, as in the thesis.
     min_rows: fewest rows of a leaf of a client's CART tree, or of two branches of a C4.5 split.
     by_counts: clients tell counts of rows, from which the coordinator grows the tree of each; no
-        client sends a tree. That takes an ask per level in place of the first message, passes an
-        owner's gate without noise, and needs CART or ID3 and categories (:class:`FedBins` before
-        it); see :mod:`solera.learn.trees.counted`.
+        client sends a tree. That takes an ask per level in place of the first message, and needs
+        CART or ID3 and categories (:class:`FedBins` before it); see
+        :mod:`solera.learn.trees.counted`.
 
     Attributes
     ----------

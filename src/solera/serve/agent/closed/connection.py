@@ -12,7 +12,7 @@ from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from solera.serve.closed import LARGEST_POST, Ending, NewPost, OwnPosts, Posts
+from solera.serve.closed import LARGEST_POST, ClosedJob, Ending, NewPost, OwnPosts, Posts
 from solera.serve.connection import LONGEST_PAUSE, Connection, CoordinatorError
 from solera.trust.board.run import RunEnded
 
@@ -102,8 +102,9 @@ class BoardClient:
                 return [self._content("evidence", p.owner, p.digest, p.frame) for p in posts]
 
     def leave_result(self, sealed: bytes) -> None:
-        """The result for the researcher, sealed."""
-        self._again(lambda: self._put(f"{self._path}/result", sealed))
+        """The result for the researcher, sealed; one of the owners is the first."""
+        if self._again(lambda: self._connection.call("GET", self._path, ClosedJob)).going_on:
+            self._again(lambda: self._put(f"{self._path}/result", sealed))
 
     def end(self, *, finished: bool, step: str = "") -> None:
         """Tell that the job is over here."""

@@ -37,8 +37,8 @@ _PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 class Rules(Protocol):
     """What the owner has settled beforehand, and what its people say."""
 
-    def epoch(self, hash: str) -> Epoch | None:
-        """The epoch of this hash, if it is the one that this owner has signed last."""
+    def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
+        """The epoch of this hash, if it is the newest that this owner and all others signed."""
 
     def verdict(self, job: OwnJob, text: JobText, epoch: Epoch) -> NewVerdict | None:
         """What is said of a text; None while people have yet to decide."""
@@ -114,7 +114,7 @@ class OwnerJobs(threading.Thread):
             ending = Ending(own.state == "finished", own.step)
             connection.request("POST", f"/v1/closed/{job.jid}/over", json=ending)
             return
-        epoch = self._rules.epoch(job.epoch)
+        epoch = self._rules.epoch(job.epoch, connection)
         if own.state == "held":
             said = self._verdict(own, text, epoch)
             if said is None:

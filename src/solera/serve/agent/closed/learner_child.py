@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from solera.serve.agent.channel import Channel
 from solera.serve.agent.closed.connection import Interrupted
-from solera.serve.agent.closed.pinned import pinned_environment
+from solera.trust.epoch.runtime import pinned_environment
 
 _PROGRAM = "solera.serve.agent.closed.learner_process"
 _LOOK_SECONDS = 1.0
@@ -33,7 +33,7 @@ class LearnerProcess:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
-                env=pinned_environment(),
+                env={**os.environ, **pinned_environment()},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

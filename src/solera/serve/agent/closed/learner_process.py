@@ -18,10 +18,10 @@ from typing import Any
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
 from solera.core.engine import OUTSIDE, Ask, Fit
-from solera.core.errors import SoleraError
+from solera.core.payload import encode
 from solera.engines.asks import ask_to_payload
 from solera.serve.agent.channel import Channel
-from solera.serve.agent.closed.work import carry_out, failed
+from solera.serve.agent.closed.work import carry_out
 
 log = logging.getLogger("solera.learner")
 
@@ -65,11 +65,9 @@ def main() -> None:
     order = exchange.receive()
     try:
         result = carry_out(order, exchange)
-    except SoleraError as error:  # it follows from totals, so that all owners end with it
-        result = failed(error.message, error.hint)
-    except Exception as error:
+    except Exception as error:  # it follows from totals, so that all owners end with it
         log.exception("the learner failed")
-        result = failed(f"the learner failed: {type(error).__name__}")
+        result = encode({"refused": f"the learner failed: {type(error).__name__}"})
     channel.send({"result": result})
     exchange.receive()  # until the agent has it
 

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from solera.core.component import build
+from solera.core.errors import SoleraError
+from solera.learn.closed import check_can_close, check_policy
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
-from solera.serve.agent.closed.epochs import current_epoch
 from solera.serve.agent.closed.store import OwnJob
+from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
+from solera.serve.connection import Connection
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.epoch import Epoch
 
@@ -30,10 +34,12 @@ class OwnerRules:
     ) -> None:
         self._folder, self._place, self._policy = folder, place, policy
 
-    def epoch(self, hash: str) -> Epoch | None:
-        """The epoch of this hash, if it is the one that this owner has signed last."""
-        epoch = current_epoch(self._folder)
-        return epoch if epoch is not None and epoch.hash.hex() == hash else None
+    def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
+        """The epoch of this hash, if it is the newest that this owner and all others signed."""
+        signed = current_epoch(self._folder)
+        if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
+            signed = fetch_epoch(self._folder, connection, self._place.federation)
+        return signed.epoch if signed is not None and signed.epoch.hash.hex() == hash else None
 
     def verdict(self, job: OwnJob, text: JobText, epoch: Epoch) -> NewVerdict | None:
         """What is said of a text; None while people have yet to decide."""
@@ -90,4 +96,12 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
         return f"the policy wants at least {rules.min_peers} other owners in a sum"
     if epoch.min_count < rules.min_count:
         return f"the policy tells nothing of fewer than {rules.min_count} persons"
+    if text.kind != "training":
+        return None
+    try:
+        learner = build(text.learner)
+        check_can_close(learner)
+        check_policy(learner, rules)
+    except SoleraError as error:
+        return str(error)
     return None

@@ -107,7 +107,7 @@ class ClosedRun(threading.Thread):
             run.keys()
             closed = run.close(self._learned(run, terms))
         except DataError as error:
-            self._end(run, board, RunEnded(str(error)))
+            self._end(run, board, RunStopped(str(error)))  # nothing was posted: nobody is to blame
             return
         except RunEnded as ended:
             self._end(run, board, ended)
@@ -176,14 +176,7 @@ class ClosedRun(threading.Thread):
             run.stop(objection)
         aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
         sums = sums_of(said["total"], aggregation, len(self._names), answer)
-        question, own = next(sums)
-        while True:
-            total = run.total(question, own)
-            terms.state = run.state
-            try:
-                question, own = sums.send(total)
-            except StopIteration as end:
-                return end.value
+        return run.drive(sums, terms.restore)
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""

@@ -25,6 +25,10 @@ class OwnTerms:
         """What the client keeps, as of the last sum."""
         self.persons: Any = None
 
+    def restore(self, state: bytes) -> None:
+        """What the client keeps from here on."""
+        self.state = state
+
     def check(self) -> None:
         """An error unless the rows are those of the epoch."""
         self.order("start", method="check")

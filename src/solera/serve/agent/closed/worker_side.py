@@ -16,7 +16,6 @@ from solera.engines.owner import OwnerAnswer, OwnerWorker
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.epoch import Epoch
-from solera.trust.epoch.populations import EVERYONE
 from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.snapshot import Snapshot
 from solera.trust.policy import Policy
@@ -100,7 +99,7 @@ def selection_of(text: JobText) -> Selection:
     return Selection(
         columns=text.columns,
         target=text.target,
-        population=EVERYONE if text.population == "all" else text.population,
+        population=text.population,
         training=text.training,
         validation=text.validation,
         test=text.test,

@@ -151,7 +151,8 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         def take(received: Received) -> str:
             if not 0 < received.size <= LARGEST_POST:
                 raise UsageError(f"a post of {received.size:,} bytes is uploaded as a blob")
-            coordinator.upload(uploader(who), who, received.digest, received.size, received.size)
+            store.owned_text(jid, who)
+            coordinator.make_room(uploader(who), received.digest, received.size, received.size)
             return blobs.take(received)
 
         async with received_body(request, blobs) as received:
@@ -216,7 +217,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
             store.owned_text(jid, who)
             if not 0 < received.size <= LARGEST_POST:
                 raise UsageError(f"a result of {received.size:,} bytes is uploaded as a blob")
-            coordinator.upload(uploader(who), who, received.digest, received.size, received.size)
+            coordinator.make_room(uploader(who), received.digest, received.size, received.size)
             return blobs.take(received)
 
         async with received_body(request, blobs) as received:

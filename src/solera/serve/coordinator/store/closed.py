@@ -108,16 +108,17 @@ class Closed(Base):
 
     def _add_post(self, connection: Connection, row: PostRow) -> bool | Exception:
         text = _text(connection, row.jid)
-        if text.state != "running" and row.step != "evidence":
+        chosen = select(posts).filter_by(jid=row.jid, step=row.step, owner=row.owner)
+        stored = first_row(connection, PostRow, chosen)
+        if stored is not None and stored.digest == row.digest:
+            return False
+        if stored is None and text.state != "running" and row.step != "evidence":
             return Conflict(f"the job is {text.state}: nothing is posted any more")
-        if self._add(connection, posts, **asdict(row)):
+        if stored is None:
+            self._add(connection, posts, **asdict(row))
             if row.step == "evidence" and text.state == "running":
                 _move(connection, text, "ended", "an owner found what must not be", row.time)
             return True
-        chosen = select(posts).filter_by(jid=row.jid, step=row.step, owner=row.owner)
-        stored = find_row(connection, PostRow, chosen, "no post")
-        if stored.digest == row.digest:
-            return False
         facts = {"step": row.step, "owner": row.owner, "digest": row.digest}
         facts |= {"signature": row.signature.hex(), "first": stored.digest}
         _note(connection, text, "second post", row.time, **facts)

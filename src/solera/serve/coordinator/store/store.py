@@ -17,6 +17,7 @@ from solera.serve.coordinator.store.asks import Asks
 from solera.serve.coordinator.store.base import count_rows
 from solera.serve.coordinator.store.closed import Closed
 from solera.serve.coordinator.store.closed_tables import posts, texts
+from solera.serve.coordinator.store.epochs import Epochs
 from solera.serve.coordinator.store.events import Events
 from solera.serve.coordinator.store.jobs import Jobs
 from solera.serve.coordinator.store.members import Members
@@ -50,7 +51,7 @@ class Census:
     replies: dict[str, int]
 
 
-class Store(Members, Events, Jobs, Asks, Replies, Models, Accounts, Watching, Closed):
+class Store(Members, Events, Jobs, Asks, Replies, Models, Accounts, Watching, Closed, Epochs):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:

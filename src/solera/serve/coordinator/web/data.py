@@ -1,7 +1,7 @@
 """The data of a federation as its clients describe it: columns, what misses, and balance.
 
 It is read from answers that clients gave in jobs, as long as these are kept: ``data.describe``,
-which every job asks, and ``describe.counts`` of ``so.describe``. What an owner's gate withheld is
+which every job asks, and ``describe.counts`` of ``so.describe``. What owners withheld is
 not in them; a number below five is not shown either, whatever an owner's policy lets out.
 """
 

@@ -1,7 +1,7 @@
 """How good a job's model is at its clients, from the counts that they told when they judged it.
 
 Read from the answers to ``learner.evaluate`` and ``learner.score_counts``, as long as these are
-kept. What an owner's gate withheld is not in them. A number below five is not shown, and neither is
+kept. What owners withheld is not in them. A number below five is not shown, and neither is
 a client of which fewer than five rows, or five of a class, were counted. Of sums that were folded
 in secret no answer can be read.
 """

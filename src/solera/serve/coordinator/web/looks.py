@@ -14,6 +14,7 @@ from solera.serve.coordinator.web import downloads, views
 from solera.serve.coordinator.web.comparing import MOST as MOST_JOBS
 from solera.serve.coordinator.web.comparing import compare
 from solera.serve.coordinator.web.data import data
+from solera.serve.coordinator.web.epochs import epoch_shown
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
 from solera.serve.coordinator.web.health import Health
 from solera.serve.coordinator.web.judged import judged
@@ -56,6 +57,10 @@ class Looks(Visible):
     def data(self, visitor: Visitor, given: Any) -> Response:
         name = self.own_federation(visitor, given["federation"])
         return shown_page(visitor, "data.html", **data(self.coordinator, name))
+
+    def epoch(self, visitor: Visitor, given: Any) -> Response:
+        name = self.own_federation(visitor, given["federation"])
+        return shown_page(visitor, "epoch.html", **epoch_shown(self.store, name))
 
     def compare(self, visitor: Visitor, given: Any) -> Response:
         name = self.own_federation(visitor, given["federation"])

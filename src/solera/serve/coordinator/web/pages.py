@@ -73,6 +73,7 @@ class Site:
             "/federations/{federation}": look.federation,
             "/federations/{federation}/new-job": look.new_job,
             "/federations/{federation}/data": look.data,
+            "/federations/{federation}/epoch": look.epoch,
             "/federations/{federation}/compare": look.compare,
             "/jobs/{job}": look.job,
             "/jobs/{job}/model": look.model,

@@ -222,18 +222,9 @@ def _trouble(store: Store, job: str, names: dict[int, str]) -> list[dict[str, An
             "event": event,
             "who": "" if client is None else names.get(client, str(client)),
             "reason": reason,
-            "way_out": way_out(reason),
         }
         for client, event, reason, times, last in store.trouble(job, _MOST_TROUBLE)
     ]
-
-
-def way_out(reason: str) -> str:
-    """The line of a policy that would allow it, where the refusal names a task."""
-    named = re.search(r"task '([\w.]+)'", reason)
-    if named is None or "policy" not in reason:
-        return ""
-    return f'[[task]]\nname = "{named[1]}"'
 
 
 def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:

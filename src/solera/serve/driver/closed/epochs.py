@@ -1,10 +1,36 @@
-"""The epoch under which a federation's closed jobs run, as its coordinator shows it."""
+"""What a driver learns of owners before a job: whether they trust it, and their epoch."""
 
 from __future__ import annotations
 
+import logging
+import time
+
 from solera.core.errors import UsageError
+from solera.serve.epochs import DraftState
+from solera.serve.wire import Members
 from solera.serve.connection import Connection, CoordinatorError
 from solera.trust.epoch.epoch import Epoch, SignedEpoch
+
+log = logging.getLogger("solera")
+
+_LOOK_SECONDS = 0.5
+_REMIND = 10.0
+
+
+def policies_of(connection: Connection, federation: str) -> set[str]:
+    """The names of all owners' policies; an owner that has yet to say its own is waited for."""
+    told = time.monotonic() + _REMIND
+    while True:
+        members = connection.call("GET", f"/v1/federations/{federation}", Members).clients
+        active = [member for member in members if member.status == "active"]
+        silent = [member.name for member in active if member.policy is None]
+        told_so_far = {member.policy for member in active if member.policy is not None}
+        if not silent or "sums" in told_so_far:  # nothing is stricter
+            return told_so_far
+        if time.monotonic() > told:
+            told += 60 * _REMIND
+            log.warning("waiting for %s to say which policy they have", ", ".join(silent))
+        time.sleep(_LOOK_SECONDS)
 
 
 def signed_epoch(connection: Connection, federation: str) -> Epoch:
@@ -15,13 +41,25 @@ def signed_epoch(connection: Connection, federation: str) -> Epoch:
     except CoordinatorError as error:
         if error.status != 404:
             raise
-        raise UsageError(
-            f"federation {federation!r} has no epoch: its owners have yet to agree on a dictionary",
-            hint="one owner: solera dictionary draft; every owner: solera dictionary check, sign",
-        ) from None
-    if signed.missing:
-        raise UsageError(
-            f"the epoch of {federation!r} is still to be signed by {', '.join(signed.missing)}",
-            hint="there: solera dictionary check, solera dictionary sign",
-        )
+        raise _unsigned(connection, federation) from None
     return signed.verify()
+
+
+def _unsigned(connection: Connection, federation: str) -> UsageError:
+    """Who has yet to do what, and the commands."""
+    try:
+        path = f"/v1/federations/{federation}/dictionary"
+        seen = connection.call("GET", path, DraftState).agreement()
+    except CoordinatorError as error:
+        if error.status != 404:
+            raise
+        return UsageError(
+            f"federation {federation!r} has no signed epoch, and no draft of a dictionary",
+            hint="one owner: solera dictionary draft, then every owner: solera dictionary sign",
+        )
+    signed = seen.signed()
+    missing = seen.waiting if signed is None else signed.missing
+    return UsageError(
+        f"federation {federation!r} has no signed epoch: still missing {', '.join(missing)}",
+        hint="there: solera dictionary check, then solera dictionary sign",
+    )

@@ -1,4 +1,4 @@
-"""One client behind its gate, asked without a network in between."""
+"""One client that answers open asks by its policy, without a network in between."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from solera.core.absent import split_gaps
 from solera.core.clients import Client, Draws
 from solera.core.schema import Schema, infer
 from solera.core.task import find_task
 from solera.data.federated import FederatedData
 from solera.data.partition import IID
-from solera.trust.declared import check_state
-from solera.trust.gate import ReleaseLimits, check_ask, release
 from solera.trust.noise import StateLedger
+from solera.trust.open_asks import answer
+from solera.trust.policy import Policy
 
 REFUSED = "refused"
 
@@ -28,13 +27,11 @@ def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
 
 @dataclass
 class Owner:
-    """One client behind its gate."""
+    """One client and its policy."""
 
     data: FederatedData
-    limits: ReleaseLimits
+    policy: Policy | None
     state: dict[str, Any] = field(default_factory=dict)
-    absent: dict[str, Any] = field(default_factory=dict)
-    """What was withheld of the last reply, by entry."""
     why: str = ""
     """Why the last ask was refused."""
 
@@ -43,19 +40,12 @@ class Owner:
         found = find_task(task)
         before = dict(self.state)
         try:
-            schema = self.data.schema
-            for step in prepare:
-                check_state(step, schema)
-                schema = step.transform_schema(schema)
             source = self.data.prepared(prepare) if prepare else self.data
             client = Client(0, source, Draws(0, task, round), before)
-            check_ask(self.limits, found, payload, schema)
             reply = found.one(client, payload)
-            ledger = StateLedger(before)
-            sent = release(found, client, payload, reply, self.limits, ledger)
+            sent = answer(self.policy, found, client, payload, reply, StateLedger(before))
         except Exception as error:  # at an agent a failure of a task is a code and nothing else
             self.why = str(error)
             return REFUSED
         self.state = before
-        value, self.absent = split_gaps(sent)
-        return value
+        return sent

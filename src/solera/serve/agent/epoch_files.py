@@ -1,0 +1,111 @@
+"""What an owner keeps of epochs: each that it has signed, and who was in it with what.
+
+epochs/0001-5f0c9a2e.epoch      the epoch, and the signatures that are known here
+epochs/0001-5f0c9a2e.snapshot   keyed hashes of persons and rows, to see what the next one changes
+epochs/0001-5f0c9a2e.ended      a person of it withdrew: nothing runs in it here any more
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from solera.core.private_files import read_private, write_file
+from solera.serve.connection import Connection, CoordinatorError
+from solera.trust.epoch import Epoch, EpochError, PastSnapshot, SignedEpoch, Snapshot
+
+FOLDER = "epochs"
+
+
+@dataclass(frozen=True)
+class EpochFiles:
+    """The epochs in a client's folder, in the order in which it signed them."""
+
+    folder: Path
+
+    def keep(self, signed: SignedEpoch, snapshot: Snapshot) -> None:
+        """Write down an epoch before its signature leaves."""
+        (self.folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        path = self._path(signed.epoch) or self._new_path(signed.epoch)
+        write_file(path.with_suffix(".snapshot"), snapshot.encode(), 0o600, overwrite=True)
+        write_file(path, signed.encode(), 0o600, overwrite=True)
+
+    def complete(self, signed: SignedEpoch) -> bool:
+        """Whether an epoch that is kept here is settled, since all have signed by now."""
+        path = self._path(signed.epoch)
+        if path is None or signed.missing:
+            return False
+        self.check(signed)
+        write_file(path, signed.encode(), 0o600, overwrite=True)
+        return True
+
+    def check(self, signed: SignedEpoch) -> Epoch:
+        """The epoch, if all have signed it and consented beside every earlier one kept here."""
+        before = [e for e, _ in self.earlier(signed.epoch).values()]
+        return signed.verify(before)
+
+    def current(self) -> SignedEpoch | None:
+        """The newest epoch that all its owners have signed, and consented to where they must."""
+        for signed in reversed(self.all()):
+            try:
+                self.check(signed)
+            except EpochError:
+                continue
+            path = self._path(signed.epoch)
+            return None if path and path.with_suffix(".ended").exists() else signed
+        return None
+
+    def end_with(self, person: bytes) -> bool:
+        """End the current epoch here if a person, by its mark, is in it; whether it did."""
+        signed = self.current()
+        path = self._path(signed.epoch) if signed else None
+        if path is None:
+            return False
+        past = PastSnapshot.decode(read_private(path.with_suffix(".snapshot")))
+        if person not in past.persons:
+            return False
+        write_file(path.with_suffix(".ended"), b"", 0o600, overwrite=True)
+        return True
+
+    def earlier(self, epoch: Epoch) -> dict[bytes, tuple[Epoch, PastSnapshot]]:
+        """Every other epoch that was signed before this one."""
+        kept = {}
+        for path in self._paths():
+            before = SignedEpoch.decode(read_private(path)).epoch
+            if before.hash == epoch.hash:
+                break
+            past = PastSnapshot.decode(read_private(path.with_suffix(".snapshot")))
+            kept[before.hash] = (before, past)
+        return kept
+
+    def all(self) -> list[SignedEpoch]:
+        """Every epoch that was signed here, the first one first."""
+        return [SignedEpoch.decode(read_private(path)) for path in self._paths()]
+
+    def _paths(self) -> list[Path]:
+        return sorted((self.folder / FOLDER).glob("*.epoch"))
+
+    def _path(self, epoch: Epoch) -> Path | None:
+        return next((p for p in self._paths() if p.stem[5:] == epoch.hash.hex()[:16]), None)
+
+    def _new_path(self, epoch: Epoch) -> Path:
+        paths = self._paths()
+        number = int(paths[-1].stem[:4]) + 1 if paths else 1
+        return self.folder / FOLDER / f"{number:04d}-{epoch.hash.hex()[:16]}.epoch"
+
+
+def fetch_epoch(folder: Path, connection: Connection, federation: str) -> SignedEpoch | None:
+    """The current epoch, after a look whether the others have signed another one by now."""
+    try:
+        found = connection.request("GET", f"/v1/federations/{federation}/epoch").content
+    except CoordinatorError as error:
+        if error.status != 404:
+            raise
+    else:
+        EpochFiles(folder).complete(SignedEpoch.decode(found))
+    return current_epoch(folder)
+
+
+def current_epoch(folder: Path) -> SignedEpoch | None:
+    """The epoch under which closed jobs run at the client of a folder."""
+    return EpochFiles(folder).current()

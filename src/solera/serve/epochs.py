@@ -1,0 +1,72 @@
+"""Every message about epochs between owners, drivers and the coordinator, each defined once.
+
+Anybody of a federation proposes a draft. Every owner that it names enters its part, and once all
+have, signs. The coordinator keeps all of it and is trusted with nothing: owners check what they
+read, and compare the words of the epoch by voice.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Annotated
+
+from msgspec import Meta
+
+from solera.serve.wire import Digest, Frame, Message
+from solera.trust.epoch.agreement import Agreement
+from solera.trust.epoch.epoch import Draft, EpochError, Owner, Signature
+
+LONGEST_DRAFT = 1_000_000
+
+
+class NewDraft(Message):
+    """A dictionary and who is to sign it, as TOML."""
+
+    text: Annotated[str, Meta(max_length=LONGEST_DRAFT)]
+
+
+class NewPart(Message):
+    """What an owner enters: its key, a commitment to its rows, and its runtime."""
+
+    part: Frame
+
+
+class NewSignature(Message):
+    """An owner's signature of the epoch, and what it consents to."""
+
+    signature: Frame
+
+
+class DraftState(Message):
+    """A draft, and how far its owners are; ``complete`` since all have signed."""
+
+    draft: Digest
+    federation: str
+    text: str
+    created: float
+    parts: list[Frame]
+    signatures: list[Frame]
+    complete: float | None = None
+
+    def agreement(self) -> Agreement:
+        """What it says, read again: what is not what it must be is an error."""
+        parts = [Owner.decode(unframed(part)) for part in self.parts]
+        signatures = [Signature.decode(unframed(each)) for each in self.signatures]
+        return Agreement(
+            Draft.parse(self.text, file="the draft"),
+            {part.name: part for part in parts},
+            signatures,
+        )
+
+
+def framed(data: bytes) -> str:
+    """Bytes as they travel inside a message."""
+    return b64encode(data).decode()
+
+
+def unframed(text: str) -> bytes:
+    """The bytes inside a message."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise EpochError("what a message holds is not base64") from None

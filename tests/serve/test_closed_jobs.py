@@ -1,0 +1,230 @@
+"""Closed jobs over a real network: four agents, TLS; the bytes of their simulation."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import solera as so
+from solera.core.component import describe
+from solera.core.errors import GateRefusal, UsageError
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+from closed_faults import Driven, storm  # noqa: E402
+from closed_network import NAMES, POLICY, ClosedNetwork, learned  # noqa: E402
+from network import kill  # noqa: E402
+
+from solera.serve.driver.closed.attached import ClosedJobEnded  # noqa: E402
+from solera.trust.board.engine import NotClosed  # noqa: E402
+
+LINEAR = so.FedLinear(rounds=6)
+
+
+def frame(rows=400):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 4)).round(3)
+    score = X @ [1, -1, 0.5, 0] + rng.logistic(size=rows)
+    return pd.DataFrame(X, columns=list("abcd")).assign(died=np.where(score > 0, "yes", "no"))
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    here = ClosedNetwork(tmp_path_factory.mktemp("closed"), frame())
+    yield here
+    here.close()
+
+
+@pytest.fixture
+def own_network(tmp_path):
+    """A network for a test that leaves nothing as it was."""
+    here = ClosedNetwork(tmp_path, frame())
+    yield here
+    here.close()
+
+
+def states(network):
+    """By owner: state and reason of every closed job."""
+    found = {name: [] for name in NAMES}
+    for name in NAMES:
+        with suppress(sqlite3.OperationalError):  # an agent that has just begun
+            db = sqlite3.connect(network.folder / name / "closed.sqlite")
+            found[name] = db.execute("SELECT state, reason FROM jobs ORDER BY since").fetchall()
+    return found
+
+
+def until(holds, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not (value := holds()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+    return value
+
+
+LEARNERS = {
+    "linear": lambda: so.FedLinear(rounds=3),
+    "glm": lambda: so.FedGLM("binomial"),
+    "pipeline": lambda: so.Pipeline(so.FedScaler(), so.FedHEONN()),
+    "states": lambda: so.learn.Scaffold(so.nn.mlp(4, 5, 2), rounds=2),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_fit_has_the_bytes_of_its_simulation(network, name):
+    if name == "states":
+        pytest.importorskip("torch")
+    make = LEARNERS[name]
+    model = make().fit(network.closed(test=0.2))
+    simulated = make().fit(network.simulation(test=0.2))
+    assert learned(model) == learned(simulated)
+    judged = model.evaluate(network.closed(test=0.2))
+    assert judged.metrics == simulated.evaluate(network.simulation(test=0.2)).metrics
+
+
+def test_a_call_that_is_made_again_is_the_same_job(network):
+    first = LINEAR.clone().fit(network.closed(seed=1))
+    began = time.monotonic()
+    again = LINEAR.clone().fit(network.closed(seed=1))
+    assert time.monotonic() - began < 2.0, "the stored result"
+    assert learned(again) == learned(first)
+    other = LINEAR.clone().fit(network.closed(seed=2))
+    assert learned(other) != learned(first), "another repeat has other draws"
+
+
+def test_describe_is_a_closed_job(network):
+    assert str(so.describe(network.closed())) == str(so.describe(network.simulation()))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda fed: so.FedKMeans(3).fit(fed), "cannot be a closed job"),
+        (lambda fed: LINEAR.clone().fit(fed, checkpoint="x"), "checkpoint"),
+        (lambda fed: LINEAR.clone().fit(fed, keep=True), "keep"),
+        (lambda fed: so.FedLinear(lr=0.12345).fit(fed), "significant digits"),
+        (lambda fed: LINEAR.clone().fit(so.simulate(frame(), target="died")).evaluate(fed),
+         "comes from elsewhere"),
+        (lambda fed: fed.ask("data.flaws").collect(), "sums"),
+    ],
+)  # fmt: skip
+def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, says):
+    before = {name: len(jobs) for name, jobs in states(network).items()}
+    with pytest.raises((NotClosed, UsageError, GateRefusal), match=says):
+        call(network.closed())
+    assert {name: len(jobs) for name, jobs in states(network).items()} == before
+
+
+def test_a_seed_is_a_repeat(network):
+    with pytest.raises(UsageError, match="0 to 9"):
+        LINEAR.clone().fit(network.closed(seed=10))
+
+
+def test_a_policy_refuses_at_once_and_tells_the_researcher_why(own_network):
+    network = own_network
+    (network.folder / "east.toml").write_text(POLICY.replace("exact_training = true\n", ""))
+    time.sleep(1.5)
+    with pytest.raises(ClosedJobEnded, match=r"east: .*exact_training = true"):
+        LINEAR.clone().fit(network.closed())
+
+
+def test_people_approve_a_text_by_its_hash(own_network):
+    from datetime import datetime
+
+    from solera.serve.agent.approvals import Approvals, Approver
+
+    network = own_network
+    ana = Approver.create(network.folder / "ana.key", "ana")
+    rules = f'[approval]\nmode = "ask"\n[approval.approvers]\nana = "{ana.public}"\n'
+    policy = POLICY.partition("[approval]")[0] + rules
+    (network.folder / "south.toml").write_text(policy)
+    time.sleep(1.5)
+    done = []
+    fit = threading.Thread(target=lambda: done.append(LINEAR.clone().fit(network.closed())))
+    fit.start()
+    state = until(lambda: [s for s, _ in states(network)["south"]])
+    assert state == ["held"]
+    assert not done
+    with sqlite3.connect(network.folder / "south" / "closed.sqlite") as db:
+        ((jid,),) = db.execute("SELECT jid FROM jobs").fetchall()
+    approvals = Approvals(network.folder / "south" / "approvals.json", {"ana": ana.public})
+    approvals.decide(jid, "approved", ana, datetime.now().astimezone())
+    fit.join(60)
+    assert learned(done[0]) == learned(LINEAR.clone().fit(network.simulation()))
+
+
+def test_without_a_signed_epoch_fit_names_who_is_missing(tmp_path):
+    network = ClosedNetwork(tmp_path, frame(), signed=3)
+    try:
+        with pytest.raises(UsageError, match=r"missing west .*solera dictionary sign"):
+            LINEAR.clone().fit(network.closed())
+    finally:
+        network.close()
+
+
+# --- faults ---
+
+
+def test_kills_of_anybody_change_no_byte(own_network):
+    draw = random.Random(3)
+    driven = Driven(own_network, describe(so.FedLinear(rounds=12)), 0, 0.2)
+    struck = storm(own_network, driven, 6, draw)
+    expected = so.FedLinear(rounds=12).fit(own_network.simulation(test=0.2))
+    assert driven.wait() == learned(expected), struck
+
+
+def test_an_owner_that_is_away_is_waited_for(own_network):
+    network = own_network
+    kill(network.agents["west"])
+    driven = Driven(network, describe(LINEAR), 0, 0.2)
+    time.sleep(4.0)
+    assert not driven.result.exists()
+    network.work("west")
+    assert driven.wait() == learned(LINEAR.clone().fit(network.simulation(test=0.2)))
+
+
+@pytest.mark.parametrize("when", ["before it started", "after some sums"])
+def test_an_owner_restored_from_an_old_copy_never_posts_another(own_network, when):
+    """What it would post again is the same, or nothing is posted."""
+    network, name = own_network, "north"
+    fit = so.FedLinear(rounds=30)
+    copy = network.folder / "old"
+    if when == "before it started":
+        kill(network.agents[name])
+        shutil.copytree(network.folder / name, copy)
+        network.work(name)
+    driven = Driven(network, describe(fit), 0, 0.2)
+    until(lambda: sums(network, name) > 3)
+    kill(network.agents[name])
+    if when == "after some sums":
+        shutil.copytree(network.folder / name, copy)
+        network.work(name)
+        until(lambda: sums(network, name) > 10)
+        kill(network.agents[name])
+    shutil.rmtree(network.folder / name)
+    copy.rename(network.folder / name)
+    network.work(name)
+    if when == "after some sums":
+        assert driven.wait(60) == learned(fit.clone().fit(network.simulation(test=0.2)))
+    else:
+        reason = until(lambda: [r for s, r in states(network)[name] if s == "ended"])[0]
+        assert "was my folder set back?" in reason
+    with sqlite3.connect(network.folder / "coordinator" / "coordinator.sqlite") as db:
+        (second,) = db.execute("SELECT count(*) FROM events WHERE event = 'second post'").fetchone()
+    assert not second
+
+
+def sums(network, name):
+    """How many sums an owner has records of."""
+    with suppress(sqlite3.OperationalError):
+        db = sqlite3.connect(network.folder / name / "closed.sqlite")
+        return db.execute("SELECT count(*) FROM records WHERE name LIKE 'sum%'").fetchone()[0]
+    return 0
