@@ -9,7 +9,6 @@ import typer
 
 from solera.cli.data import AsJson, Table, Target, save_picture, table_of
 from solera.cli.output import print_json, print_table, stderr
-from solera.core.errors import UsageError
 
 
 def describe(
@@ -21,20 +20,14 @@ def describe(
     clients: Annotated[
         int | None, typer.Option(min=1, help="Deal the rows out to so many, without a group.")
     ] = None,
-    policy: Annotated[
-        str, typer.Option(help="What owners let out: sums, noise, trusted, or none.")
-    ] = "none",
     seed: Annotated[int, typer.Option(min=0, help="Of the dealing.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Save the picture, for example as out.png or out.svg.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rows, missing values, quantiles, categories, classes, correlations and drift of clients.
-
-    Counts of fewer than five rows of a client are withheld, as the policy says.
-    """
-    from solera.learn.closed_description import ColumnSummary
+    """Rows, missing values, quantiles, categories, classes, correlations and drift of clients."""
+    from solera.learn.describe import Description
     from solera.learn.describe import describe as look
     from solera.simulate.simulation import simulate
 
@@ -46,14 +39,7 @@ def describe(
         options["clients"] = clients
     with stderr().status("asking the clients"):
         found = look(simulate(dataset, **options))
-    if isinstance(found, ColumnSummary):
-        if plot is not None:
-            raise UsageError("a closed job counts nothing to plot", hint="--policy none")
-        if as_json:
-            print_json(found.to_dict())
-        else:
-            typer.echo(str(found))
-        return
+    assert isinstance(found, Description)  # there is no policy
     if plot is not None:
         save_picture(found.plot(), plot)
     if as_json:

@@ -12,6 +12,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            drafted = "ignore::solera.simulate.epochs.DraftedDictionary"
+            item.add_marker(pytest.mark.filterwarnings(drafted))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()

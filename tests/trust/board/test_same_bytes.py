@@ -10,9 +10,12 @@ from board_owners import EXACT, Job
 
 import solera as so
 from solera.core.errors import DataError, GateRefusal
+from solera.core.federation import Configuration
 from solera.core.payload import decode
 from solera.learn.base import Learner
+from solera.simulate.simulation import Simulation
 from solera.trust.board.engine import NotClosed
+from solera.trust.policy import Policy
 
 draw = np.random.default_rng(0)
 X = draw.normal(size=(320, 6)) * [1, 2, 3, 1, 1, 5] + [0, 1, 0, 0, 9, 0]
@@ -72,6 +75,12 @@ EXACTLY_SOLVED = [
 def owners(X: Any, y: Any, **options: Any) -> Any:
     options = {"clients": 4, "seed": 3, "policy": EXACT, **options}
     return so.simulate(X, y, **options)
+
+
+def without_epoch(X: Any, y: Any) -> Any:
+    """Owners that have signed nothing: an epoch would not take such rows."""
+    data = so.simulate(X, y, clients=4, seed=3).data
+    return Simulation(data, Configuration(engine="local", policy=Policy.of(EXACT)))
 
 
 @pytest.mark.parametrize(("learner", "X", "y"), CASES, ids=lambda case: type(case).__name__)
@@ -139,6 +148,22 @@ def test_a_refusal_that_follows_from_totals_is_a_result() -> None:
     assert ends[0].sums == 2
 
 
+@pytest.mark.parametrize("kind", ["complete", "quasi"])
+def test_a_model_that_separates_is_refused_by_name(kind: str) -> None:
+    """A column that tells the classes apart, for all rows or for those of one value."""
+    told = X.copy()
+    told[:, 3] = CLASSES * 2.0 - 1 + 0.1 * X[:, 3]
+    if kind == "quasi":
+        told[:, 3] = (CLASSES == 1) & (np.arange(len(X)) % 5 == 0)
+    job = Job(GLM if kind == "complete" else so.FedGLM("binomial"), owners(told, CLASSES))
+    ends = job.run()
+    assert [end.why for end in ends] == [""] * 4
+    refused = decode(ends[0].closed.result)["refused"]
+    by = {"complete": "all columns together", "quasi": "x3"}[kind]
+    assert f"the classes are told apart without error, by {by}" in refused
+    assert {end.closed.result for end in ends} == {job.simulated()}
+
+
 def test_draws_of_rows_follow_from_secrets() -> None:
     """Nobody who knows the seed can tell the batches of another owner."""
     fed = owners(X / 5, CLASSES)
@@ -155,11 +180,13 @@ def test_draws_of_rows_follow_from_secrets() -> None:
 def test_evaluation_over_the_whole_test_part() -> None:
     fed = owners(X, NUMBERS, test=0.2)
     model = so.FedGLM().fit(fed)
-    plain = model.evaluate(owners(X, NUMBERS, test=0.2, policy=None))
+    rows = fed.data.segments(np.arange(4), "test").joined()
     found = model.evaluate(fed)
-    for metric in ("mse", "r2", "mae"):
-        assert found[metric] == pytest.approx(plain[metric], rel=1e-9)
-    assert found["mse"].rows == 64
+    error = model.predict(rows.X) - rows.y
+    assert found["mse"] == pytest.approx((error**2).mean(), rel=1e-9)
+    assert found["mae"] == pytest.approx(np.abs(error).mean(), rel=1e-9)
+    assert found["r2"] == pytest.approx(1 - (error**2).mean() / rows.y.var(), rel=1e-9)
+    assert found["mse"].rows == len(rows)
     assert not found.clients
     classes = owners(X, CLASSES, test=0.2)
     loss = so.FedGLM("binomial").fit(classes).evaluate(classes)["loss"]
@@ -180,7 +207,7 @@ def test_what_is_described() -> None:
 def test_few_gaps_are_not_told() -> None:
     few = X.copy()
     few[:3, 1] = np.nan
-    found = so.describe(owners(few, CLASSES))
+    found = so.describe(without_epoch(few, CLASSES))
     assert found.gaps[1] is None
     assert found.mean[1] == pytest.approx(np.nanmean(few[:, 1]))
 
@@ -190,7 +217,7 @@ def test_a_column_of_few_values_is_absent_and_never_zero() -> None:
     rare = X.copy()
     rare[3:, 2] = np.nan
     with pytest.raises(DataError, match="nothing is told of x2"):
-        so.FedScaler().fit(owners(rare, CLASSES))
+        so.FedScaler().fit(without_epoch(rare, CLASSES))
 
 
 def test_names_of_a_third_party() -> None:

@@ -19,6 +19,7 @@ from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.learn.base import Additive, as_federation
+from solera.learn.closed import is_closed
 from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
@@ -337,7 +338,7 @@ class FedHEONN(Additive):
             self.accounts_ = after_ask(self.accounts_, asked - len(replies.failures))
         parts = total.values() if isinstance(aggregation, ByFold) else [total]
         few = sum(part["few"] for part in parts)
-        if few:
+        if few and not is_closed(federation):
             log.warning(
                 "%d clients have fewer rows than the layer has columns (%d): their Gram matrix "
                 "shows the coordinator their rows up to a rotation; min_rows= turns them away",

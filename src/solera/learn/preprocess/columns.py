@@ -16,6 +16,7 @@ from solera.core.federation import Federation
 from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
+from solera.learn.closed import is_closed
 from solera.learn.conditions import Condition
 from solera.learn.preprocess.moments import (
     pooled_means,
@@ -29,6 +30,7 @@ from solera.learn.preprocess.quantiles import (
 )
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import NoisedSums, sum_noise
+from solera.trust.board.engine import NotClosed
 from solera.trust.constructors import count_by
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
@@ -86,11 +88,12 @@ class FedImputer(Transformer):
         return median if self.strategy == "median" else None
 
     def train(self, federation: Federation) -> None:
+        sizes = self._counted(federation)
         if self.strategy == "mean":
             fill = pooled_means(federation, self.schema_)
         else:
             fill = quantiles(federation, 0.5, self.schema_.width, schema=self.schema_)[:, 0]
-        if any(sizes := self._sizes):
+        if any(sizes):
             fill = np.where(np.array(sizes) > 0, self._commonest(federation, sizes), fill)
         self.fill_ = np.nan_to_num(fill)
 
@@ -105,9 +108,22 @@ class FedImputer(Transformer):
         refuse_untold(self.schema_, untold, coded=True)
         return commonest
 
-    @property
-    def _sizes(self) -> list[int]:
-        return [len(feature.categories) for feature in self.schema_.features]
+    def _counted(self, federation: Federation) -> list[int]:
+        """How many categories are counted of every column; in a closed job none.
+
+        There a column of categories that misses none, by the dictionary, needs no filling.
+        """
+        sizes = [len(feature.categories) for feature in self.schema_.features]
+        if not is_closed(federation):
+            return sizes
+        coded = [feature.name for feature in self.schema_.features if feature.is_coded]
+        if gapped := [name for name in coded if name in federation.gaps]:
+            raise NotClosed(
+                f"FedImputer: the commonest category of {', '.join(gapped)} needs counts by cell, "
+                "which wait for the next version",
+                hint="a category for what is missing, in the dictionary; or the policy 'trusted'",
+            )
+        return [0] * len(sizes)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)

@@ -22,6 +22,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.learn.base import Predictor
+from solera.learn.closed import is_closed
 from solera.learn.rows import dense
 from solera.learn.statistics.families import FAMILIES, Name
 from solera.learn.statistics.glm_rows import (
@@ -45,6 +46,9 @@ from solera.trust.members import symmetric
 
 CONVERGED = 1e-11
 """A step that moves the linear predictor by so small a share of itself is the last."""
+_LEAST_WEIGHT = 1.0
+_MOST_STEPS, _SLOW = 12, 1e-6
+"""Where classes overlap, Newton's steps are smaller than this long before."""
 
 
 class FedGLM(Predictor):
@@ -137,6 +141,8 @@ class FedGLM(Predictor):
             self.params_ = self.params_ + step
             self.covariance_, self.rows_ = covariance(gram), int(total["rows"])
             size = self._moved(step, gram)
+            if self.family == "binomial" and is_closed(federation):
+                self._check_separation(r.index, size, step, float(gram[0]))
             r.log(step=size)
             if size <= CONVERGED and r.index > 0:
                 r.stop("the estimates do not change any more")
@@ -146,6 +152,25 @@ class FedGLM(Predictor):
                 hint="more rounds=; or a column tells the classes apart without error",
             )
         self._ask_likelihood(federation)
+
+    def _check_separation(self, round: int, size: float, step: FloatArray, weight: float) -> None:
+        """Refuse a fit that tells the classes apart, or would for some rows: it fixes their labels.
+
+        Then Σ w = Σ μ (1 − μ) goes to 0, or coefficients grow by about as much in every step
+        (Albert & Anderson 1984), where a fit of overlapping classes converges in a few.
+        """
+        apart = round > 0 and weight < _LEAST_WEIGHT
+        if not apart and not (round >= _MOST_STEPS and size > _SLOW):
+            return
+        growth = np.abs(step[1:]) / np.maximum(np.abs(self.params_[1:]), LEAST)
+        growing = np.flatnonzero(growth >= growth.max(initial=0) / 2)
+        names = ", ".join([self._terms()[1 + j] for j in growing.tolist()][:5])
+        by = "all columns together" if apart else names
+        raise DataError(
+            f"FedGLM: the classes are told apart without error, by {by}: the fit would fix labels "
+            "of single persons",
+            hint="leave such columns out (so.learn.FedSelect), or so.FedHEONN(lam=0.1)",
+        )
 
     def _train_privately(self, federation: Federation, dp: DP) -> None:
         clip = dp.need_clip(self, "the length of the columns of a row")

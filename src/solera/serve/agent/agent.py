@@ -34,10 +34,10 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
+from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.closed.jobs import OwnerJobs
 from solera.serve.agent.closed.rules import OwnerRules
 from solera.serve.agent.closed.worker_side import TableSource
-from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe

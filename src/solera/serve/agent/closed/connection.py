@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

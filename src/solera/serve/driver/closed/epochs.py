@@ -6,9 +6,9 @@ import logging
 import time
 
 from solera.core.errors import UsageError
+from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.epochs import DraftState
 from solera.serve.wire import Members
-from solera.serve.connection import Connection, CoordinatorError
 from solera.trust.epoch.epoch import Epoch, SignedEpoch
 
 log = logging.getLogger("solera")

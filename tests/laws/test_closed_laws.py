@@ -1,0 +1,96 @@
+"""Every registered learner is a closed job, the same bytes over a board, or says what to use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import learner_cases, rows
+
+import solera as so
+from solera.core.errors import GateRefusal
+from solera.core.federation import Configuration
+from solera.core.payload import decode
+from solera.learn.averaging.lora import base_name
+from solera.simulate.simulation import Simulation
+from solera.trust.board.engine import NotClosed
+from solera.trust.policy import Policy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trust" / "board"))
+from board_owners import EXACT, Job
+
+CASES = {name: (make, target) for name, make, target in learner_cases()}
+CLOSED = {
+    *("FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedEncoder"),
+    *("FedGLM", "FedHEONN", "FedImputer", "FedLinear", "FedLoRA", "FedNova", "FedPer"),
+    *("FedProx", "FedRep", "FedSGD", "FedScaler", "FedSelect", "FedYogi", "Ditto"),
+    *("MLFedAvg", "Pipeline", "Scaffold"),
+}
+"""Learners of which some example must be a closed job."""
+
+
+def owners(target: str) -> Simulation:
+    policy = Policy.of(EXACT)
+    return Simulation(rows(target), Configuration(seed=5, engine="local", policy=policy))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def closable(learner: Any) -> Any:
+    """The example without what no closed job has, where it can be left out."""
+    given = {
+        **dict.fromkeys(
+            ("per_round", "select", "aggregate", "dp", "encrypt", "stop", "clip_residuals")
+        ),
+        "batch_size": 8,
+        "lam": 0.1,
+        "representation": "gram",
+        "share": True,
+    }
+    if isinstance(learner, so.FedLoRA):
+        learner.set_params(model=base_name(learner.model))
+    for name, value in learner.get_params().items():
+        last = name.rpartition("__")[2]
+        if last in given and value is not None and (last != "lam" or isinstance(value, list)):
+            learner.set_params(**{name: given[last]})
+    return learner
+
+
+closed: set[str] = set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_learner_is_a_closed_job_or_says_what_to_use(name: str) -> None:
+    make, target = CASES[name]
+    federation = owners(target)
+    try:
+        closable(make()).fit(federation, progress=False)
+    except (NotClosed, GateRefusal) as refused:
+        hint = refused.hint
+    else:
+        hint = None
+        closed.add(name.partition("-")[0])
+    if hint is not None:
+        assert "trusted" in hint
+        return
+    job = Job(closable(make()), federation)
+    expected = job.simulated()
+    assert "model" in decode(expected)
+    ends = job.run()
+    assert [end.why for end in ends] == [""] * job.owners
+    assert {end.closed.result for end in ends if end.closed} == {expected}
+
+
+def test_the_learners_of_sums_are_closed_jobs() -> None:
+    """To be run after the others of this file."""
+    if len(closed) > 1:
+        assert not CLOSED - closed
