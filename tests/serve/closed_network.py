@@ -1,4 +1,4 @@
-"""A federation of four owners who have signed an epoch, as processes with TLS, and its simulation."""
+"""Four owners who have signed an epoch, as processes with TLS, and their simulation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from network import Network, Program
 
 import solera as so
-from network import Network, Program
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
 from solera.data.dictionary_tables import read_table

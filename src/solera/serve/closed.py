@@ -63,8 +63,8 @@ class OwnerState(Message):
 class ClosedJob(Message):
     """A text and how far it is.
 
-    ``step`` is the newest one of which there is a post, ``since`` when its first post came, ``sums``
-    how many are complete. ``fetched``: the researcher has the result.
+    ``step`` is the newest one of which there is a post, ``since`` when its first post came,
+    ``sums`` how many are complete. ``fetched``: the researcher has the result.
     """
 
     jid: Digest

@@ -27,7 +27,7 @@ log = logging.getLogger("solera.learner")
 
 
 class AgentExchange:
-    """Sums over all owners, by way of the agent: an :class:`~solera.trust.board.engine.Exchange`."""
+    """Sums over all owners, by way of the agent (:mod:`solera.trust.board.engine`)."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -29,9 +29,7 @@ class OwnerRules:
     ``broken()`` says why the policy's file makes no sense, if so: then nothing runs.
     """
 
-    def __init__(
-        self, folder: Path, place: home.Place, policy: Callable[[], OwnerPolicy]
-    ) -> None:
+    def __init__(self, folder: Path, place: home.Place, policy: Callable[[], OwnerPolicy]) -> None:
         self._folder, self._place, self._policy = folder, place, policy
 
     def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:

@@ -32,7 +32,9 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> bytes:
         return closed_result(learner, federation, callbacks=callbacks, start=model)
     try:
         if text.kind == "statistics":
-            return encode({"description": _described(federation_of(text, epoch, exchange, _DESCRIBE))})
+            return encode(
+                {"description": _described(federation_of(text, epoch, exchange, _DESCRIBE))}
+            )
         federation = federation_of(text, epoch, exchange, type(model).__name__)
         return encode({"evaluation": _evaluated(model, federation, text)})
     except SoleraError as error:

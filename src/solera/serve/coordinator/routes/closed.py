@@ -63,9 +63,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         if jid_of(bytes.fromhex(new.epoch), text).hex() != jid:
             raise UsageError("the text is not the one that is named")
         now = time.time()
-        row = TextRow(
-            jid, federation, new.epoch, text, new.owners, "waiting", "", now, now
-        )
+        row = TextRow(jid, federation, new.epoch, text, new.owners, "waiting", "", now, now)
         tell(store.add_text(row))
         return store.closed_job(jid)
 
@@ -160,9 +158,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         return await add(jid, step, who, digest)
 
     @routes.post("/v1/closed/{jid}/posts/{step}")
-    async def post_blob(
-        jid: Digest, step: StepName, who: Client, new: NewPost
-    ) -> dict[str, bool]:
+    async def post_blob(jid: Digest, step: StepName, who: Client, new: NewPost) -> dict[str, bool]:
         """The same for a post that was uploaded in pieces."""
         _check_uploaded(coordinator, who, new.digest)
         return await add(jid, step, who, new.digest)
@@ -199,9 +195,7 @@ def closed_jobs_of(coordinator: Coordinator) -> APIRouter:
         return found or await run_in_threadpool(look, last=True) or Posts([], False)
 
     @routes.get("/v1/closed/{jid}/posts/{step}/{owner}")
-    def content(
-        request: Request, jid: Digest, step: StepName, owner: int, who: Client
-    ) -> Response:
+    def content(request: Request, jid: Digest, step: StepName, owner: int, who: Client) -> Response:
         """The bytes of a large post, in pieces."""
         store.owned_text(jid, who)
         stored = store.post(jid, step, owner)

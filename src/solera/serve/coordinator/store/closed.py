@@ -138,7 +138,7 @@ class Closed(Base):
         """By step: the digest of what an owner posted."""
         chosen = select(posts.c.step, posts.c.digest).filter_by(jid=jid, owner=owner)
         with self._read() as connection:
-            return {step: digest for step, digest in connection.execute(chosen)}
+            return dict(connection.execute(chosen).all())
 
     # --- the end ---
 
@@ -175,7 +175,7 @@ class Closed(Base):
         kept = select(posts.c.jid).filter_by(pruned=False).distinct()
         ended = select(texts).where(texts.c.jid.in_(kept), texts.c.state.not_in(GOING_ON))
         with self._write() as connection:
-            left = {jid: count for jid, count in connection.execute(over)}
+            left: dict[str, int] = dict(connection.execute(over).all())
             gone = [
                 row["jid"]
                 for row in connection.execute(ended).mappings()

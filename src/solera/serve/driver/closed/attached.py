@@ -62,9 +62,7 @@ class Attached:
         sealed = self._connection.request("GET", f"/v1/closed/{self.jid}/result").content
         keys = [owner.key for owner in self._epoch.owners]
         private = self._researcher.private
-        return open_result(
-            sealed, private, epoch=self._epoch.hash, keys=keys, text=self._content
-        )
+        return open_result(sealed, private, epoch=self._epoch.hash, keys=keys, text=self._content)
 
     def _next(self) -> ClosedJob:
         path = f"/v1/closed/{self.jid}?known={version_of([self.job])}&wait={_WAIT}"
