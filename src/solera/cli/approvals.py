@@ -145,11 +145,12 @@ def held(
     with extra("looking at jobs"):
         from solera.serve.agent import home
         from solera.serve.agent.approvals import Approvals
+        from solera.serve.agent.closed.held import held_texts
         from solera.serve.agent.held_jobs import HeldJobs
         from solera.serve.agent.policy import OwnerPolicy
 
     check_folder(folder)
-    jobs = HeldJobs(folder / home.HELD).read()
+    jobs = [*held_texts(folder), *HeldJobs(folder / home.HELD).read()]
     if policy is not None:
         approvers = OwnerPolicy.read(policy).approval.approvers
         approvals = Approvals(folder / home.APPROVALS, approvers)
@@ -159,7 +160,8 @@ def held(
         return
     for job in jobs:
         typer.echo(job.hash)
-        about = f"{job.job}, {job.kind}, of {job.owner}; asks for {job.task}; since {job.since}"
+        asks = f"; asks for {job.task}" if job.task else ""
+        about = f"{job.job}, {job.kind}, of {job.owner or 'nobody named'}{asks}; since {job.since}"
         for line in (about, *job.description.splitlines()):
             typer.echo("    " + "".join(c if c.isprintable() else "�" for c in line))
     if not jobs:

@@ -41,8 +41,8 @@ def demo(
         bool,
         typer.Option(
             "--network",
-            help="A coordinator and three clients as real processes with TLS instead: encrypted "
-            "FedHEONN, then averaging while the coordinator is killed and started again.",
+            help="A coordinator and four owners as real processes with TLS instead, who sign an "
+            "epoch and run two closed jobs while some of them are killed.",
         ),
     ] = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -35,7 +36,8 @@ class OwnerWorker:
 
     def __init__(self, source: Source, policy: Policy, secret: bytes, owners: int) -> None:
         self.source = source
-        self.policy = policy
+        whose = "person" if source.units(0, "train") is not None else None
+        self.policy = replace(policy, unit=whose)  # the dictionary says whose row each is
         self.secret = secret
         self.owners = owners
         self.persons: Persons | None = None

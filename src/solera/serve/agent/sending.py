@@ -42,7 +42,7 @@ class Sender:
             status=done.status,
             digest=_digest(done),
             bytes=len(done.frame),
-            numbers=_numbers_in(decode(done.frame)) if answered else 0,
+            numbers=numbers_in(decode(done.frame)) if answered else 0,
             epsilon=done.epsilon,
             reason=done.reason,
         )
@@ -76,10 +76,10 @@ def _digest(done: Memory) -> str:
     return hashlib.sha256(done.frame).hexdigest() if done.status == "ok" else ""
 
 
-def _numbers_in(tree: Any) -> int:
+def numbers_in(tree: Any) -> int:
     """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
     if isinstance(tree, dict):
-        return sum(map(_numbers_in, tree.values()))
+        return sum(map(numbers_in, tree.values()))
     if isinstance(tree, list | tuple):
-        return sum(map(_numbers_in, tree))
+        return sum(map(numbers_in, tree))
     return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0

@@ -34,6 +34,7 @@ from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity
 from solera.serve.owner import views
 from solera.serve.owner.access import COOKIE, Access
+from solera.serve.owner.closed import closed_jobs, closed_shown
 from solera.serve.owner.epochs import epoch_shown
 from solera.serve.owner.record import Records, read_policy, spent
 from solera.serve.owner.report import Facts, report
@@ -79,6 +80,7 @@ class OwnerSite:
         looks: dict[str, View] = {
             "/": self.today,
             "/waiting": self.waiting,
+            "/closed/{hash}": self.closed,
             "/epoch": self.epoch,
             "/left": self.left,
             "/left/report.pdf": self.pdf,
@@ -172,7 +174,8 @@ class OwnerSite:
             shown |= {"words": views.sentences(policy), "rows": self._rows.look(policy)}
         except UsageError as error:
             shown["broken"] = str(error)
-        held = HeldJobs(self.folder / home.HELD).read()
+        held: list[Any] = [*HeldJobs(self.folder / home.HELD).read()]
+        held += [job for job in closed_jobs(self.folder) if job["held"]]
         editor = {"text": text, "result": None, **edited}
         return self._page(
             "owner_today.html", working=home.is_working(self.folder), held=held,
@@ -229,8 +232,13 @@ class OwnerSite:
         decisions = self._records.read().decisions()
         return self._page(
             "owner_waiting.html", jobs=jobs, decisions=decisions, approver=self.approver,
-            approval=policy.approval,
+            approval=policy.approval, closed=closed_jobs(self.folder),
         )  # fmt: skip
+
+    def closed(self, given: dict[str, str]) -> Response:
+        """One closed job."""
+        shown = closed_shown(self.folder, self.place, self.identity, given["hash"])
+        return self._page("owner_closed.html", approver=self.approver, **shown)
 
     def decide(self, given: dict[str, str]) -> Response:
         if self.approver is None:

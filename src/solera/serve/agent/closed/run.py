@@ -22,6 +22,7 @@ from solera.serve.agent.closed.connection import BoardClient, Interrupted
 from solera.serve.agent.closed.learner_child import LearnerDied, LearnerProcess
 from solera.serve.agent.closed.store import ClosedStore, JobRecords, OwnJob
 from solera.serve.agent.closed.terms import OwnAnswer, OwnTerms
+from solera.serve.agent.sending import numbers_in
 from solera.serve.agent.worker import Worker
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.identity import Identity
@@ -68,6 +69,8 @@ class ClosedRun(threading.Thread):
         self.owner, self.job = owner, job
         self.text: JobText = parse(job.text)
         self.learner: LearnerProcess | None = None
+        self._told = 0
+        """How many numbers its sums have told."""
         self._names = [one.name for one in owner.epoch.owners]
 
     def run(self) -> None:
@@ -100,7 +103,7 @@ class ClosedRun(threading.Thread):
             board=board,
             store=JobRecords(self.owner.store, self.job.jid),
         )
-        terms = self._own_terms()
+        terms, self._told = self._own_terms(), 0
         try:
             terms.check()
             run.start()
@@ -113,7 +116,7 @@ class ClosedRun(threading.Thread):
             self._end(run, board, ended)
             return
         board.leave_result(closed.sealed)
-        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, 0)
+        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, self._told)
         board.end(finished=True)
 
     def _end(self, run: OwnerRun, board: BoardClient, ended: RunEnded) -> None:
@@ -126,7 +129,7 @@ class ClosedRun(threading.Thread):
         except (RunEnded, CoordinatorError) as error:
             log.info("closed job %s: %s", self.job.jid[:8], error)
         run.end()
-        self.owner.store.move(self.job.jid, "ended", reason)
+        self.owner.store.end(self.job.jid, reason, self._told)
 
     # --- the learner ---
 
@@ -176,7 +179,9 @@ class ClosedRun(threading.Thread):
             run.stop(objection)
         aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
         sums = sums_of(said["total"], aggregation, len(self._names), answer)
-        return run.drive(sums, terms.restore)
+        partial = run.drive(sums, terms.restore)
+        self._told += numbers_in(partial)
+        return partial
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""

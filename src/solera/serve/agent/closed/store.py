@@ -22,14 +22,15 @@ from solera.trust.board.run import RunEnded
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     jid TEXT PRIMARY KEY, epoch TEXT, text BLOB, since REAL, state TEXT, reason TEXT,
-    step TEXT DEFAULT '', waits TEXT DEFAULT '[]', waits_since REAL DEFAULT 0
+    step TEXT DEFAULT '', waits TEXT DEFAULT '[]', waits_since REAL DEFAULT 0,
+    numbers INTEGER DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS records (
     jid TEXT, name TEXT, content BLOB, PRIMARY KEY (jid, name)
 );
 CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY, event TEXT, facts TEXT);
 CREATE TABLE IF NOT EXISTS results (
-    hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB, numbers INTEGER
+    hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB
 );
 """
 
@@ -116,12 +117,17 @@ class ClosedStore:
         """Keep a result by its hash until the epoch ends; keys and records go."""
         with self._database.write() as db:
             job = _job(db, jid)
-            db.execute(
-                "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)",
-                (hash, jid, job.epoch, content, numbers),
-            )
+            row = (hash, jid, job.epoch, content)
+            db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", row)
+            db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
         self.move(jid, "finished", result=hash)
         self.erase(jid)
+
+    def end(self, jid: str, reason: str, numbers: int) -> None:
+        """The job is over without a result; what its sums have told still counts."""
+        with self._database.write() as db:
+            db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
+        self.move(jid, "ended", reason)
 
     def result(self, hash: str) -> bytes | None:
         """A result of an earlier closed job."""
@@ -138,7 +144,7 @@ class ClosedStore:
     def numbers_told(self, epoch: str) -> int:
         """How many numbers all jobs of an epoch have told of the sums."""
         with self._database.write() as db:
-            told = "SELECT coalesce(sum(numbers), 0) FROM results WHERE epoch = ?"
+            told = "SELECT coalesce(sum(numbers), 0) FROM jobs WHERE epoch = ?"
             return int(db.execute(told, (epoch,)).fetchone()[0])
 
     def end_epoch(self, epoch: str) -> None:

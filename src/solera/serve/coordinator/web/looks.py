@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Response
 
 from solera.core.payload import decode
+from solera.serve.closed_view import closed_view
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Denied, NotFound
 from solera.serve.coordinator.web import downloads, views
@@ -61,6 +62,14 @@ class Looks(Visible):
     def epoch(self, visitor: Visitor, given: Any) -> Response:
         name = self.own_federation(visitor, given["federation"])
         return shown_page(visitor, "epoch.html", **epoch_shown(self.store, name))
+
+    def closed(self, visitor: Visitor, given: Any) -> Response:
+        self.coordinator.write_heard()
+        job = self.store.closed_job(given["jid"])
+        if not visitor.sees(job.federation):
+            raise NotFound(f"There is no closed job {given['jid'][:16]!r}.")
+        view = closed_view(job)
+        return shown_page(visitor, "closed.html", view=view, federation=job.federation)
 
     def compare(self, visitor: Visitor, given: Any) -> Response:
         name = self.own_federation(visitor, given["federation"])

@@ -75,6 +75,7 @@ class Site:
             "/federations/{federation}/data": look.data,
             "/federations/{federation}/epoch": look.epoch,
             "/federations/{federation}/compare": look.compare,
+            "/closed/{jid}": look.closed,
             "/jobs/{job}": look.job,
             "/jobs/{job}/model": look.model,
             "/jobs/{job}/provenance": look.provenance,

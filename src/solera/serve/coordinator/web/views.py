@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from solera.core.meter import size
 from solera.evaluation.figure import figures
+from solera.serve.closed_words import job_words, name_of, parsed
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
@@ -82,7 +83,18 @@ def federation(store: Store, name: str) -> dict[str, Any]:
         }
         for job in reversed(store.jobs(name))
     ]
-    return {"name": name, "clients": clients, "jobs": jobs}
+    closed = [
+        {
+            "jid": job.jid,
+            "name": name_of(parsed(job)),
+            "kind": parsed(job).kind,
+            "words": job_words(job),
+            "researcher": parsed(job).researcher,
+            "created": job.created,
+        }
+        for job in reversed(store.closed_jobs(name))
+    ]
+    return {"name": name, "clients": clients, "jobs": jobs, "closed": closed}
 
 
 def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""A closed job on one screen, for the coordinator's and the owners' pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from solera.core.component import build
+from solera.core.errors import SoleraError
+from solera.serve.closed import ClosedJob, OwnerState
+from solera.serve.closed_words import clock, job_words, name_of, parsed, text_lines
+from solera.trust.board.text import JobText
+from solera.trust.policy import PROMISE
+
+OWNERS = ("owner", "says", "now")
+
+
+def closed_view(job: ClosedJob) -> dict[str, Any]:
+    """What both pages show of a job."""
+    text = parsed(job)
+    return {
+        "jid": job.jid,
+        "name": name_of(text),
+        "kind": text.kind,
+        "words": job_words(job),
+        "going_on": job.going_on,
+        "begun": job.created,
+        "OWNERS": OWNERS,
+        "owners": [_owner(job, owner) for owner in job.owners],
+        "lines": text_lines(text),
+        "notes": notes(text, len(job.owners)),
+        "epoch": job.epoch,
+    }
+
+
+def notes(text: JobText, owners: int) -> list[str]:
+    """What an owner considers before it approves a text."""
+    alone = "each reads the sum of two others" if owners == 3 else "nobody reads one owner's part"
+    said = [f"Owners read sums over all {owners} of them, the researcher the result only; {alone}."]
+    if text.kind == "training" and _is_exact_training(text):
+        said += [f"Many rounds. {PROMISE[2]}", PROMISE[3]]
+    return said
+
+
+def _is_exact_training(text: JobText) -> bool:
+    """Whether a learner shares a model after each of many rounds."""
+    try:
+        learner = build(text.learner)
+    except SoleraError:
+        return True
+    steps = learner.get_params(deep=False).get("steps", ())
+    return any(getattr(part, "sends_updates", False) for part in (learner, *steps))
+
+
+def _owner(job: ClosedJob, owner: OwnerState) -> tuple[str, str, str]:
+    who = f" by {owner.person}" if owner.person else ""
+    when = f", {clock(owner.decided)}" if owner.decided else ""
+    why = f": {owner.reason}" if owner.reason else ""
+    said = f"{owner.verdict}{who}{when}{why}" if owner.verdict else "nothing yet"
+    now = ""
+    if owner.awaited:
+        since = job.since or (job.created if job.state == "waiting" else job.changed)
+        now = f"is waited for since {clock(since)}"
+        now += f"; last heard of {clock(owner.seen)}" if owner.seen else "; never heard of"
+    return owner.name, said, now
