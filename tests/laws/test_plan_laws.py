@@ -166,8 +166,8 @@ def test_the_comparison_finds_what_departs():
     assert last.task == train.task
     others = [entry for entry in plan if entry is not train]
     for wrong, why in (
-        ([*others, PlannedTask(train.task, 2, 2, train.where)], "3 asks, not at most 2"),
-        ([*others, PlannedTask(train.task, 1, 3, train.where)], "version 2, not version 1"),
+        ([*others, PlannedTask(train.task, 3, 2, train.where)], "3 asks, not at most 2"),
+        ([*others, PlannedTask(train.task, 1, 3, train.where)], "version 3, not version 1"),
         (others, "'linear.train' is not planned"),
         ([e for e in plan if e.task != "prepare.FedBins"], "'prepare.FedBins' is not planned"),
     ):

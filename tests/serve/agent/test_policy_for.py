@@ -205,7 +205,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
     assert refused(policy, job) == [
         "task 'preprocess.count' is not allowed",
         "task 'prepare.FedBins': bins will be 8, and must be at most 4",
-        "task 'linear.train': version 2 is asked, only version 7 is allowed",
+        "task 'linear.train': version 3 is asked, only version 7 is allowed",
         "task 'linear.train': epochs will be 2, and must be one of 1, 3",
         "task 'linear.train': coef must be at most 100, and the job does not say what it will be",
         "task 'linear.train': loss will be one of 'softmax', 'sigmoid', 'squared', and must be "

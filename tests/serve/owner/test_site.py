@@ -281,7 +281,7 @@ def test_nobody_decides_without_a_key(folder, agent, liar):
 def test_replies_are_tried_on_made_up_rows():
     toml = 'name = "j"\nfederation = "c"\n[learner]\nkind = "FedLinear"\nrounds = 1\n'
     examples = rehearse(parse_job(toml).describe(toml), None)
-    assert "model.coef: 5 × 2 numbers" in examples["linear.train"].entries
+    assert "change.coef: 5 × 2 numbers" in examples["linear.train"].entries
     assert examples["linear.train"].bytes > 80
 
 

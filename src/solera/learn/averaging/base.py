@@ -29,6 +29,8 @@ from solera.learn.unlearning import (
     keep_earlier,
 )
 from solera.learn.warm_start import continued_model
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import planned_noise
 from solera.robust.buckets import Buckets
 from solera.robust.collect import Robust
 from solera.robust.rules import Rule
@@ -55,8 +57,17 @@ class Averaging(Predictor, abstract=True):
     select: Selector | None
     aggregate: Rule | None
     """What takes the place of the mean where clients may lie."""
+    dp: DP | None = None
     update: ClassVar[Task]
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
+
+    def check_params(self) -> None:
+        super().check_params()
+        if self.dp is not None and self.aggregate is not None:
+            raise UsageError(
+                "dp= counts the noise of a mean; what a rule in its place tells is not counted",
+                hint="leave aggregate= or dp= out",
+            )
 
     @abstractmethod
     def first_model(self, seed: int) -> Entries:
@@ -139,9 +150,17 @@ class Averaging(Predictor, abstract=True):
 
     def update_asks(self) -> Plan:
         """What clients are asked for their updates, over all rounds."""
-        configs = [self.round_config(round) for round in range(self.rounds)]
+        table, open_ = self.planned_noise()
+        configs = [{**self.round_config(round), **table} for round in range(self.rounds)]
         asks = 1 if not isinstance(self.aggregate, Buckets) else self.aggregate.buckets
-        return (planned(self.update, asks * self.rounds, *configs),)
+        return (planned(self.update, asks * self.rounds, *configs, open=open_),)
+
+    def planned_noise(self) -> tuple[Entries, list[str]]:
+        """What clients are told about noise, and what of it is not known when a plan is made."""
+        if self.dp is None:
+            return {}, []
+        table, open_ = planned_noise(self.dp)
+        return {"privacy": table}, open_
 
     def training_asks(self) -> Plan:
         loop = self.loop_asks(self.rounds, self.per_round, self.select)

@@ -33,7 +33,7 @@ from solera.learn.averaging.label_metrics import (
     label_scores,
     tune_thresholds,
 )
-from solera.learn.averaging.learner import NOISE, FedAvg
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.training.asked import Train, TrainPrivately
@@ -262,12 +262,8 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self._finishes:
             restore = self.stop == "patience" and not (self.share and self._latest_is_best())
-            last = {**self._model_ask(self.rounds - 1), **self._last_config(restore)}
+            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
-
-    def _model_ask(self, round: int) -> Entries:
-        """What tasks are asked with whose replies carry no noise."""
-        return {name: value for name, value in self.round_ask(round).items() if name != "privacy"}
 
     @property
     def _finishes(self) -> bool:
@@ -282,10 +278,9 @@ class MLFedAvg(FedAvg):
         self.watched_ = []  # as before the first round
         plain = [dict(self.round_config(round)) for round in range(self.rounds)]
         best = [{**config, "remember": True} for config in plain if self._keeps_best]
-        noise = NOISE if self.dp is not None else []
-        asks = [planned(self.update, self.rounds, *plain, *best, open=noise)]
-        for config in [*plain, *best]:
-            config.pop("privacy", None)  # what is asked besides carries no noise
+        table, open_ = self.planned_noise()
+        noised = [{**config, **table} for config in [*plain, *best]]
+        asks = [planned(self.update, self.rounds, *noised, open=open_)]
         if self.stop is not None:
             asks.append(planned(_score_labels, self.rounds, {**plain[0], **self._validation}))
         if self._finishes:
@@ -374,7 +369,7 @@ class MLFedAvg(FedAvg):
         return found
 
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
-        ask = {**self._model_ask(0), **what}
+        ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
             replies = federation.ask(_score_labels, ask, to=to).collect()
         return {

@@ -13,7 +13,6 @@ from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.data.agreement import AGREEMENT
@@ -22,8 +21,8 @@ from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import assign, cost, silhouette, steps
 from solera.learn.warm_start import continued_model
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import planned_noise
 from solera.simulate.simulation import simulate
 from solera.trust.declared import Shape
 
@@ -79,7 +78,6 @@ class FedKMeans(Learner):
     centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
     inertia_: float
     counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
-    accounts_: dict[str, Any]
 
     can_start = True
     judged_by = "so.metrics.jaccard compares clusters; model.silhouette(federation) judges them"
@@ -135,10 +133,6 @@ class FedKMeans(Learner):
 
     def train(self, federation: Federation) -> None:
         order = self._order()
-        if self.dp is not None:
-            clip = self.dp.need_clip(self, "the length of a row")
-            noise = sum_noise(self, self.dp, self.rounds, len(federation), clip)
-            order["privacy"], self.accounts_ = noise
         self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
@@ -147,16 +141,16 @@ class FedKMeans(Learner):
             select=self.select,
         )
         for r in rounds:
-            replies = r.ask(self._task, {**order, "centroids": self.centroids_})
-            total = replies.fold(Sum())
+            total = r.ask(self._task, {**order, "centroids": self.centroids_}).fold(Sum())
             before = self.centroids_
             self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
+            r.log(moved=moved)
             if self.dp is None:
                 loss = np.sum(total["inertia"]) / max(int(total["counts"].sum()), 1)
-                r.log(loss=float(loss), moved=moved)
+                r.log(loss=float(loss))
             else:
-                self._account(r, len(r.clients) - len(replies.failures), total, moved)
+                self.counts_ = np.maximum(total["counts"], 0)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         if self.dp is not None:  # nobody is told the inertia
@@ -168,13 +162,6 @@ class FedKMeans(Learner):
             hint = f"{final['counts'].sum()} rows are {told}"
             raise DataError(f"FedKMeans(k={self.k}): more clusters than rows", hint=hint)
         self.inertia_, self.counts_ = float(final["inertia"].sum()), final["counts"]
-
-    def _account(self, r: Round, replies: int, total: Any, moved: float) -> None:
-        """Log what a round with noise has spent, and keep its numbers of rows."""
-        self.accounts_ = after_ask(self.accounts_, replies)
-        self.counts_ = np.maximum(total["counts"], 0)
-        epsilon = epsilon_so_far(self.accounts_)
-        r.log(moved=moved, epsilon=epsilon, noise=whose_noise(r.federation))
 
     def _centroids_to_start(self, federation: Federation) -> FloatArray:
         if self._start is None:
@@ -203,7 +190,7 @@ class FedKMeans(Learner):
     def training_asks(self) -> Plan:
         budget = self.per_round if isinstance(self.per_round, int) else None
         if self.dp is not None:
-            privacy, open_ = planned_noise(self.dp, clip=True)
+            privacy, open_ = planned_noise(self.dp)
             rounds = [planned(assign, self.rounds, {"privacy": privacy}, open=open_)]
             return in_turn(rounds, self.loop_asks(self.rounds, budget, self.select))
         return in_turn(

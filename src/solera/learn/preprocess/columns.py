@@ -33,7 +33,6 @@ from solera.learn.preprocess.quantiles import (
     quantiles,
 )
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, sum_noise
 from solera.trust.constructors import count_by
 from solera.trust.declared import LONGEST, Shape
 
@@ -250,11 +249,13 @@ class FedBins(Transformer):
 
     allows_sparse = False
     edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
-    accounts_: dict[str, Any]
 
     def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
         self.bins = bins
         self.dp = dp
+
+    def noised_asks(self) -> int:
+        return NOISED_ASKS
 
     def check_state(self, schema: Schema) -> None:
         """Refuse edges that are not those of the columns, in order."""
@@ -264,14 +265,11 @@ class FedBins(Transformer):
             raise Refusal("FedBins: the edges of a column are not in order")
 
     def train(self, federation: Federation) -> None:
-        levels = np.arange(1, self.bins) / self.bins
+        levels, width = np.arange(1, self.bins) / self.bins, self.schema_.width
         if self.dp is None:
-            width = self.schema_.width
             edges = quantiles(federation, levels, width, schema=self.schema_)
         else:
-            noise = NoisedSums(*sum_noise(self, self.dp, NOISED_ASKS, len(federation)))
-            edges = noised_quantiles(federation, levels, self.schema_.width, noise)
-            self.accounts_ = noise.accounts
+            edges = noised_quantiles(federation, levels, width)
         self.edges_ = [
             np.empty(0) if feature.is_coded else np.unique(of_column[np.isfinite(of_column)])
             for feature, of_column in zip(self.schema_.features, edges, strict=True)

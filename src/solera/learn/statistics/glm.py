@@ -36,13 +36,8 @@ from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
 from solera.learn.whole_fields import WholeFields
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import (
-    after_ask,
-    epsilon_so_far,
-    planned_noise,
-    sum_noise,
-)
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import planned_noise
 from solera.trust.declared import Shape
 from solera.trust.members import symmetric
 
@@ -88,7 +83,6 @@ class FedGLM(Predictor):
     deviance_: float
     log_likelihood_: float
     rows_: int
-    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -127,7 +121,7 @@ class FedGLM(Predictor):
         names = self._terms()
         self.params_ = np.zeros(len(names))
         if self.dp is not None:
-            self._train_privately(federation, self.dp)
+            self._train_privately(federation)
             return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._standing(), "start": r.index == 0}
@@ -147,18 +141,13 @@ class FedGLM(Predictor):
             )
         self._ask_likelihood(federation)
 
-    def _train_privately(self, federation: Federation, dp: DP) -> None:
-        clip = dp.need_clip(self, "the length of the columns of a row")
-        noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
+    def _train_privately(self, federation: Federation) -> None:
         for r in self.each_round(federation, rounds=self.rounds):
-            ask = {**self._noised(noise), **self._standing(), "start": r.index == 0}
-            replies = r.ask(step_sums, ask)
+            replies = r.ask(step_sums, {**self._bounded(), "start": r.index == 0})
             total = replies.fold(Sum())
             gram, moment = total["gram"], total["moment"][:, 0]
-            self.params_ = self.params_ + damped_step(gram, moment, ask)
+            self.params_ = self.params_ + damped_step(gram, moment, replies.ask.payload)
             self.rows_ = int(total["rows"])
-            self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
-            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
 
     def _moved(self, step: FloatArray, gram: FloatArray) -> float:
         """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
@@ -207,16 +196,18 @@ class FedGLM(Predictor):
     def _standing(self) -> dict[str, Any]:
         return {**self._model(), "coef": self.params_, "classes": self.schema_.classes}
 
-    def _noised(self, privacy: Any) -> dict[str, Any]:
+    def _bounded(self) -> dict[str, Any]:
         bound = {} if self.clip_residuals is None else {"clip_residuals": self.clip_residuals}
-        return {**self._model(), "privacy": privacy, **bound}
+        return {**self._standing(), **bound}
 
     def training_asks(self) -> Plan:
         self._check_target()
         model = self._model()
         if self.dp is not None:
-            privacy, open_ = planned_noise(self.dp, clip=True)
-            noised = [{**self._noised(privacy), "start": start} for start in (True, False)]
+            privacy, open_ = planned_noise(self.dp)
+            if self.clip_residuals is not None:
+                model["clip_residuals"] = self.clip_residuals
+            noised = [{**model, "privacy": privacy, "start": start} for start in (True, False)]
             steps = planned(step_sums, self.rounds, *noised, open=open_)
             return in_turn([steps], self.loop_asks(self.rounds))
         payloads = ({**model, "start": True}, {**model, "start": False})
