@@ -36,7 +36,8 @@ class OwnerWorker:
 
     def __init__(self, source: Source, policy: Policy, secret: bytes, owners: int) -> None:
         self.source = source
-        whose = "person" if source.units(0, "train") is not None else None
+        units = getattr(source, "units", None)  # some sources know no persons
+        whose = "person" if units is not None and units(0, "train") is not None else None
         self.policy = replace(policy, unit=whose)  # the dictionary says whose row each is
         self.secret = secret
         self.owners = owners

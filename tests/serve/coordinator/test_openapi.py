@@ -60,7 +60,9 @@ def test_every_body_has_an_example_that_is_valid(document):
         examples = document["components"]["schemas"][name]["examples"]
         assert examples, name
         for example in examples:
-            read = wire.read(json.dumps(example).encode(), getattr(wire, name, None) or getattr(closed, name))
+            read = wire.read(
+                json.dumps(example).encode(), getattr(wire, name, None) or getattr(closed, name)
+            )
             assert set(example) <= set(read.__struct_fields__), "an example shows what is read"
         seen.add(name)
     assert len(seen) >= 13
