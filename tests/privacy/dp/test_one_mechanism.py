@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from solera.trust.gate import POLICIES
 from tests.privacy.dp.test_sums import DP, LEARNERS, TARGETS, X, Y, noised_asks
 
 import solera as so
@@ -16,6 +14,7 @@ from solera.core.errors import UsageError
 from solera.privacy.dp.sums import Noise
 from solera.trust.contributions import Update
 from solera.trust.noise import SPENT, spent_by
+from solera.trust.policy import Policy
 
 pytest.importorskip("dp_accounting")
 CLIENT = so.DP(epsilon=2.0, delta=1e-4, clip=2.0)
@@ -86,11 +85,16 @@ def test_without_the_mechanism_it_is_seen(monkeypatch, name, part):
 
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("FedAvg", "FedID3")])
 def test_owners_count_what_every_reply_tells(name):
-    limits = replace(POLICIES["training"], budget=(1e3, 1e-4))
-    _, asks, fed = fitted(name, policy=limits)
-    spent = [ask.payload["privacy"] for ask in asks if "privacy" in (ask.payload or ())]
+    _, asks, free = fitted(name)
+    policy = Policy("noise", budget=(1e3, 1e-4))
+    owners = so.simulate(free.data, seed=0, policy=policy)
+    noised = [ask for ask in asks if "privacy" in (ask.payload or ())]
+    for ask in noised:
+        for block in owners.engine.run(ask, None):
+            assert not block.failures
+    spent = [ask.payload["privacy"] for ask in noised]
     for client in range(3):
-        ledger = fed.engine.states()[client][SPENT]
+        ledger = owners.engine.states(noised[0].fit)[client][SPENT]
         events = [event.to_payload() for table in spent for event in spent_by(table)]
         assert list(ledger) == events
 
