@@ -326,3 +326,17 @@ def test_doctor_says_who_computes_with_something_else(hospitals, fresh):
     assert "south computes with something else: numpy" in said
     refused = sign("east", "--words", "x", code=1).stderr
     assert "south does not compute with what north does: numpy" in refused
+
+
+def test_who_leaves_takes_what_is_not_signed_yet(hospitals, fresh):
+    assert "west" in state().agreement().parts
+    held = run("leave", "--folder", "west").stdout
+    assert "epoch_parts" in held
+    assert "epochs/" in held
+    settled = current_epoch(Path("north")).epoch
+    run("leave", "--folder", "west", "--delete")
+    assert "west" not in state().agreement().parts
+    assert not Path("west/epochs").exists()
+    with connection("north") as to:
+        signed = fetch_epoch(Path("north"), to, "heart")
+    assert signed.epoch.hash == settled.hash, "what all have signed stays as proof"

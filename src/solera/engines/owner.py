@@ -10,7 +10,7 @@ import numpy as np
 
 from solera.core.absent import split_gaps
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, Draws, Source
+from solera.core.clients import Client, ClientData, Draws, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
 from solera.core.errors import DataError
@@ -36,9 +36,8 @@ class OwnerWorker:
 
     def __init__(self, source: Source, policy: Policy, secret: bytes, owners: int) -> None:
         self.source = source
-        units = getattr(source, "units", None)  # some sources know no persons
-        whose = "person" if units is not None and units(0, "train") is not None else None
-        self.policy = replace(policy, unit=whose)  # the dictionary says whose row each is
+        known = ClientData(source, 0).units("train") is not None
+        self.policy = replace(policy, unit="person" if known else None)  # as the dictionary says
         self.secret = secret
         self.owners = owners
         self.persons: Persons | None = None

@@ -74,7 +74,7 @@ def judge(
         _check_form(task, entry, leaf, payload, policy)
         if persons is not None and leaf.about_rows:
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
-        rows = behind(client, leaf, "person" if client.data.units(leaf.part) is not None else None)
+        rows = behind(client, leaf, policy.unit)
         numbers = with_entry(numbers, entry, leaf.numbers(rows))
         if partial and isinstance(leaf, Counts | Sums | Joint):
             enough[entry] = map_leaves(
