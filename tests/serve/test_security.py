@@ -715,7 +715,7 @@ def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
     assert [(e.client, e.event, e.reason) for e in found] == [(0, "refused", reason)]
 
     for wrong, kind, said in (
-        ({"coef": np.zeros((9, 3))}, "refused", "coef has 9 where the columns are 4"),
+        ({"coef": np.zeros((9, 3))}, "failed", "data: the rows do not fit the ask"),
         ({"lr": 1e308, "epochs": 5}, "failed", "data: the rows do not fit the ask"),
     ):
         fed = lab.connect()

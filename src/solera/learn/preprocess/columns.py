@@ -259,15 +259,6 @@ class FedBins(Transformer):
             for feature, of_column in zip(self.schema_.features, edges, strict=True)
         ]
 
-    def planned_schema(self, schema: Schema) -> Schema:
-        """With all bins in every numeric column; where values repeat there will be fewer."""
-        bins = tuple(map(str, range(self.bins)))
-        features = [
-            f if f.is_coded or f.kind == "date" else Feature(f.name, "categorical", bins)
-            for f in schema.features
-        ]
-        return replace(schema, features=tuple(features))
-
     def transform(self, X: Any) -> Any:
         X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
