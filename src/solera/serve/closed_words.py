@@ -9,6 +9,7 @@ from typing import Any
 from solera.serve.closed import ClosedJob
 from solera.trust.board.text import JobText, parse
 
+
 def name_of(text: JobText) -> str:
     """What a job is called: which learner, and which repeat; all else is in its lines."""
     if text.kind == "training":
