@@ -3,7 +3,7 @@
 Softmax regression on digits, dealt to SuperNodes on loopback; one full batch at each per round.
 Both are run by ``flwr run`` over the same SuperLink, one after the other; seconds are taken in the
 ServerApp, without start-up. Flower's ClientApp needs NumPy only; ours reads a policy, asks for the
-gate's leave, signs and logs. FedHEONN needs one round for a model.
+policy's leave, signs and logs. FedHEONN needs one round for a model.
 
     python benchmarks/flower.py [--nodes 3] [--rounds 3] [--tiny]
 """

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from solera.core.task import task
-from solera.trust.release import Facts
 
 
-@task("bench.numbers", ask=int, release=[Facts("x")])
+@task("bench.numbers")
 def numbers(client: Any, size: int) -> Any:
     """As many bytes of numbers as asked for."""
     return {"x": np.full(size // 8, client.id, dtype=np.float64)}

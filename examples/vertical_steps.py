@@ -42,7 +42,7 @@ def main() -> None:
     table["sick"] = (y > 0).astype(int)
     table["patient"] = [f"Patient {i:03d}" for i in range(len(table))]
     fed = so.simulate_vertical(
-        table, columns=COLUMNS, target="sick", id="patient", policy="vertical", seed=1
+        table, columns=COLUMNS, target="sick", id="patient", policy="trusted", seed=1
     )
     print("each party holds the patients in an order of its own:")
     for name, party in zip(fed.names, fed.data.parties, strict=True):

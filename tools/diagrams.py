@@ -150,23 +150,4 @@ def layers() -> Diagram:
     return drawn
 
 
-def gate() -> Diagram:
-    """What stands between a task and the network at a data owner."""
-    drawn = Diagram(
-        900, 250, "What is asked passes policy and approval; what leaves passes the gate."
-    )
-    drawn.box(20, 80, 130, 90, "ask", "from a driver", kind="middle")
-    drawn.box(185, 80, 150, 90, "policy", "task, parameters,", "hours, columns", kind="owner")
-    drawn.box(370, 80, 150, 90, "approval", "a person's key,", "for one job", kind="owner")
-    drawn.box(555, 80, 140, 90, "task", "in a process", "of its own", kind="owner")
-    drawn.box(730, 80, 150, 90, "gate", "small cells, updates,", "rows, noise", kind="owner")
-    for x in (150, 335, 520, 695):
-        drawn.arrow(x + 2, 125, x + 33, 125)
-    drawn.arrow(805, 172, 805, 225)
-    drawn.text(795, 215, "signed line of the log, then the reply leaves", size=13, at="end")
-    drawn.text(260, 60, "no → a refusal with its reason", size=13)
-    drawn.text(805, 60, "no → nothing leaves", size=13)
-    return drawn
-
-
-DIAGRAMS = {"roles.svg": roles, "ask.svg": ask, "layers.svg": layers, "gate.svg": gate}
+DIAGRAMS = {"roles.svg": roles, "ask.svg": ask, "layers.svg": layers}

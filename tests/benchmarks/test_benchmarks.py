@@ -11,7 +11,7 @@ from tests.programs import run_program
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 900
-MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"} | {
+MODULES = {"heonn_reference", "numbers_task", "sizes"} | {
     f"errata_{part}" for part in ("labels", "networks", "selection", "tables")
 }
 """Files that benchmarks import."""
@@ -24,7 +24,6 @@ SHOWS = {
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
     "full_sizes": r"leakage: 1 of 1 parts",
-    "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +float32 +\d",
     "growth": r"FedAvg +rows .* exponent",
     "heonn": r"encrypted weights, finish=coordinator +\d",
@@ -36,6 +35,7 @@ SHOWS = {
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",
+    "promise": r"wine +FedAvg +1 seeds",
     "progress_bar": r"bar \d.* ratio \d",
     "published_trees": r"not at hand: .* 'car'",
     "robust": r"NormBound +\d",
@@ -72,7 +72,6 @@ NEEDS = {
     "files": ("pyarrow",),
     "flower": ("torch", "fastapi", "httpx"),
     "full_sizes": ("torch", "cryptography"),
-    "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
     "growth": ("torch",),
@@ -80,6 +79,7 @@ NEEDS = {
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "privacy": ("torch", "dp_accounting"),
+    "promise": r"wine +FedAvg +1 seeds",
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),

@@ -193,9 +193,42 @@ def test_what_no_owner_can_sign_is_refused_before_anything_leaves():
     assert not Path("north.part").exists()
 
 
+def test_an_owner_that_leaves_alone_consents_or_nothing_runs():
+    all_sign()
+    sign("east")  # it sees that west has signed after it
+    three = Path("dictionary.toml").read_text().replace(', "west"', "")
+    Path("dictionary.toml").write_text(three)
+    for path in [*Path().glob("*.part"), *Path().glob("*.signature")]:
+        path.unlink()
+    for name in NAMES[:2]:
+        sign(name)
+    sign("east", "--words", "no", code=1)
+    for name in NAMES[:2]:
+        sign(name, "--words", words())
+    assert "west alone came or left" in sign("east", "--words", words(), code=1).stderr
+    assert current_epoch(Path("east")).epoch.draft.owners == NAMES
+    told = said("change", "dictionary.toml", "--leave", "--folder", "west", "--name", "west")
+    assert "consented: west alone comes or leaves" in told
+    for name in NAMES[:3]:
+        sign(name)
+        assert current_epoch(Path(name)).epoch.draft.owners == NAMES[:3]
+
+
+def test_the_next_epoch_names_the_one_before():
+    all_sign()
+    said("draft", "--next", "--folder", "west", "--out", "next.toml")
+    after = Draft.read("next.toml")
+    before = EpochFiles(Path("west")).all()[0].epoch
+    assert after.previous == before.hash.hex()
+    assert after.dictionary == before.dictionary
+    assert after.hash != before.draft.hash
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["draft"], "of which table?"),
+        (["draft", "--next"], "no epoch was signed in agent"),
         (["show"], "which dictionary?"),
         (["show", "nothing.toml"], "there is no file nothing.toml"),
         (["check", "dictionary.toml"], "whose rows?"),

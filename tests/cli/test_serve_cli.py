@@ -27,13 +27,12 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 SOURCE = str(Path(solera.cli.__file__).parents[2])
 POLICY = """
+policy = "trusted"
 [approval]
 mode = "auto"
 approvers = { ana = "abababababababababababababababababababababababababababababababab" }
 [data]
 columns = ["age", "bmi"]
-[[task]]
-name = "data.*"
 """
 HASH = "ab" * 32
 FEDERATION = ("--federation", "cardio")
@@ -259,70 +258,32 @@ def test_tls_init() -> None:
     assert "needs TLS" in complaint("serve", "--host", "0.0.0.0")
 
 
-def test_policy() -> None:
-    said = solera_("policy", "show", "policy.toml").stdout
-    assert "what is not allowed is refused" in said
-    assert "columns: age, bmi" in said
-    Path("policy.toml").write_text("[dta]\n")
-    assert "policy.toml:1" in complaint("policy", "show", "policy.toml")
-    assert "absent.toml" in complaint("policy", "show", "absent.toml")
+def test_a_policy_is_written_checked_and_explained() -> None:
+    from solera.trust.policy import PROMISE
 
-
-def test_policy_for_a_job_and_check_against_one() -> None:
-    learner = '[learner]\nkind = "FedLinear"\nrounds = 9\nlr = 0.2\n'
-    job = f'federation = "cardio"\nowner = "vega"\n{learner}'
-    Path("job.toml").write_text(job)
-    needed = solera_("policy", "for", "job.toml").stdout
-    assert 'name = "linear.train"  # at most 9 asks' in needed
-    assert "lr = { min = 0.2, max = 0.2 }" in needed
-    Path("needed.toml").write_text(needed)
-    assert "lr 0.2" in solera_("policy", "show", "needed.toml").stdout
-    lacks = solera_("policy", "check", "policy.toml", "job.toml", code=1)
-    assert "task 'linear.train' is not allowed" in lacks.stdout
-    assert "solera policy for job.toml" in lacks.stderr
-    told = CliRunner().invoke(app, ["policy", "check", "needed.toml", "job.toml"])
-    lines = told.stdout.splitlines()
-    undeclared = [line for line in lines if "does not declare what leaves" in line]
-    assert undeclared or lines == ["needed.toml allows all that job 'job' asks"]
-    assert "linear.train" not in "".join(lines)
-    Path("tree.toml").write_text(f'{job.partition("[")[0]}[learner]\nkind = "FederatedTree"\n')
-    needed = solera_("policy", "for", "tree.toml").stdout
-    assert "# THE DRIVER CAN READ ROWS under this policy" in needed
-    assert "in its place, counts (FederatedTree(by_counts=True)" in needed
+    said = solera_("policy", "init", "new.toml").stdout
+    assert "policy = 'sums'" in said
+    assert "exists" in complaint("policy", "init", "new.toml")
+    assert "there is no policy 'sum'" in complaint("policy", "init", "sum.toml", "--policy", "sum")
+    assert not Path("sum.toml").exists()
+    checked = solera_("policy", "check", "new.toml").stdout
+    assert checked.startswith("new.toml is a policy\n")
+    assert "numbers from 5 persons of all" in checked
+    assert "columns: age, bmi" in solera_("policy", "check", "policy.toml").stdout
+    Path("policy.toml").write_text('policy = "sums"\n[dta]\n')
+    assert "policy.toml:2" in complaint("policy", "check", "policy.toml")
     Path("policy.toml").write_text('policy = "training"\n')
-    lacks = solera_("policy", "check", "policy.toml", "tree.toml", code=1).stdout
-    assert 'needs policy = "trusted"; in its place, counts (FederatedTree(by_counts=True)' in lacks
-    Path("job.toml").write_text(job.replace("lr", "lt"))
-    assert "job.toml:6" in complaint("policy", "for", "job.toml")
-
-
-def test_explain() -> None:
-    def explain(text: str) -> str:
-        Path("policy.toml").write_text(text)
-        return str(solera_("policy", "explain", "policy.toml").stdout)
-
-    training = explain('policy = "training"\n[output]\nmin_count = 8\n')
-    assert "Counts and sums leave when at least 8 rows stand behind every number" in training
-    assert "Larger ones, such as neural networks, do not leave but with noise" in training
-    assert "What remains possible without noise" in training
-    assert "CAN READ ROWS" not in training
-    assert "ROWS LEAVE" not in training
-    assert "FederatedTree(by_counts=True), whose thresholds are on an agreed grid" in training
-    assert 'they need policy = "trusted"' in training
-    trusted = explain('policy = "trusted"')
-    assert "THE DRIVER CAN READ ROWS" in trusted
-    assert "numbers as they are" in trusted
-    assert "do not leave" not in trusted
-    assert "at least 5 rows" not in trusted
-    assert "ROWS LEAVE" in explain('policy = "vertical"')
-    assert "LETS SINGLE ROWS OUT" in explain('policy = "statistics"\n[output]\nmin_count = 1\n')
-    assert "persons are counted" in explain('policy = "statistics"\n[data]\nunit = "id"\n')
-    narrow = explain('policy = "statistics"\n[[task]]\nname = "linear.*"\n')
-    assert "Task linear.train does not run here: it lets out update." in narrow
+    assert 'policy = "sums"' in complaint("policy", "check", "policy.toml")
+    assert "absent.toml" in complaint("policy", "check", "absent.toml")
+    lines = solera_("policy", "explain").stdout.splitlines()
+    assert lines == [f"{number}. {sentence}" for number, sentence in enumerate(PROMISE, start=1)]
+    more = solera_("policy", "explain", "new.toml").stdout.splitlines()
+    assert more[:5] == lines
+    assert any("exact training refused" in line for line in more[5:])
 
 
 def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
-    policy = 'policy = "training"\n[data]\ncolumns = ["age", "weight"]\nmin_rows = 40\n'
+    policy = 'policy = "sums"\n[data]\ncolumns = ["age", "weight"]\n'
     policy += '[columns]\nweight = { from = "bmi", times = 2 }\n'
     Path("policy.toml").write_text(policy)
     rows = Path("rows.csv").read_text().splitlines()
@@ -332,31 +293,20 @@ def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
     assert "rows      31 (25 to train, 6 to test)" in said
     assert "2 kept: age, weight" in said
     assert "1 dropped: secret" in said
-    assert "7 (1 rows, its name is withheld)" in said
-    assert "fewer rows than min_rows = 40: nothing about them leaves" in said
-    for name in ("statistics", "evaluation", "training", "vertical", "trusted"):
-        assert f"\n{name}" in said
-    training, trusted = (line for line in said.splitlines() if line.startswith("tr"))
-    assert "trees.{count,judge,receive}" in said
-    assert training.startswith("training   as statistics, and also")
-    assert trusted.startswith("trusted    as training, and also")
-    assert "trees.{boost_target," in trusted
-    assert "\nupload     as vertical; ROWS LEAVE" in said
-    assert "THE DRIVER CAN READ ROWS" in said
+    assert "7 (1 rows)" in said
     assert not Path("agent").exists()
     lines = [f"{20 + i},{i},{i // 4},{i % 2}" for i in range(36)]  # four visits of each of nine
     Path("rows.csv").write_text("\n".join(["age,bmi,person,ill", *lines]))
-    Path("policy.toml").write_text('policy = "training"\n[data]\nunit = "person"\n')
+    Path("policy.toml").write_text('policy = "sums"\n[data]\nunit = "person"\n')
     said = solera_(*join, "--target", "ill", "--dry-run").stdout
     assert "rows      36 (36 to train), of 9 persons" in said
     assert "0 (18 rows of 9 persons), 1 (18 rows of 9 persons)" in said
-    assert "fewer persons than min_rows = 10: nothing about them leaves" in said
 
 
 def test_join_takes_several_targets_from_the_line_and_from_a_file() -> None:
     lines = [f"{20 + i},{i},{i // 4 % 2},{i % 2}" for i in range(36)]
     Path("rows.csv").write_text("\n".join(["age,bmi,A,B", *lines]))
-    Path("policy.toml").write_text('policy = "training"\n')
+    Path("policy.toml").write_text('policy = "sums"\n')
     place = ("join", "https://127.0.0.1:1", "--policy", "policy.toml", "--data", "rows.csv")
     said = solera_(*place, "--target", "A", "--target", "B", "--dry-run").stdout
     assert "columns   2 kept: age, bmi\n" in said

@@ -21,7 +21,6 @@ from cases import (
 import solera as so
 from solera.core.clients import ClientGroup, Draws
 from solera.core.component import describe_fitted
-from solera.core.cover import told_alone
 from solera.core.engine import PerClient
 from solera.core.errors import DataError, NotFitted, SoleraError, UsageError
 from solera.core.payload import encode, encoded_size
@@ -135,7 +134,7 @@ def test_secure_sums_give_the_same_model(case):
     found = numbers(model.get_state())
     np.testing.assert_allclose(found, numbers(case.fitted().get_state()), rtol=1e-8, atol=1e-10)
     asked = [record.task for record in fed.meter.records]
-    assert sum(not told_alone(find_task(name)) for name in asked) == asked.count("secure.keys")
+    assert sum(not find_task(name).alone for name in asked) == asked.count("secure.keys")
 
 
 def test_worker_count_changes_no_bit(case):

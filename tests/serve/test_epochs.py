@@ -311,3 +311,32 @@ def test_both_pages_show_the_same_epoch_and_words(hospitals, fresh):
         sign(name, "--words", words(), "--consent")
     assert "signed by all" in coordinator_page("/federations/heart/epoch").text
     assert "You have signed." in owner_page("north").text
+
+
+def test_doctor_says_who_computes_with_something_else(hospitals, fresh):
+    said = run("doctor", "--folder", "north").stdout
+    assert "the pinned path gives" in said
+    assert "computes with something else" not in said
+    with connection("south") as to:
+        board = CoordinatorBoard(to, "heart", fresh)
+        part = board.look().parts["south"]
+        older = {**part.runtime, "numpy": "1.26.4 0000"}
+        board.enter(type(part)("south", part.key, part.commitment, part.persons, older))
+    said = run("doctor", "--folder", "north", code=1).stdout
+    assert "south computes with something else: numpy" in said
+    refused = sign("east", "--words", "x", code=1).stderr
+    assert "south does not compute with what north does: numpy" in refused
+
+
+def test_who_leaves_takes_what_is_not_signed_yet(hospitals, fresh):
+    assert "west" in state().agreement().parts
+    held = run("leave", "--folder", "west").stdout
+    assert "epoch_parts" in held
+    assert "epochs/" in held
+    settled = current_epoch(Path("north")).epoch
+    run("leave", "--folder", "west", "--delete")
+    assert "west" not in state().agreement().parts
+    assert not Path("west/epochs").exists()
+    with connection("north") as to:
+        signed = fetch_epoch(Path("north"), to, "heart")
+    assert signed.epoch.hash == settled.hash, "what all have signed stays as proof"

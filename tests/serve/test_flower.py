@@ -129,7 +129,7 @@ def test_sums_are_secure_if_wanted(nodes):
 
 def test_what_a_policy_does_not_allow_arrives_as_a_refusal(nodes, tmp_path):
     for client in range(CLIENTS):
-        (tmp_path / f"site-{client}" / "policy.toml").write_text('policy = "statistics"\n')
+        (tmp_path / f"site-{client}" / "policy.toml").write_text('policy = "sums"\n')
     with over(nodes) as federation, pytest.raises(NotEnoughReplies) as raised:
         so.FedHEONN().fit(federation)
     assert [(f.client, f.kind) for f in raised.value.failures] == [(c, "refused") for c in range(3)]

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import solera as so
 from solera.cli.app import app as cli
-from solera.core.task import installed_tasks
 
 pytestmark = pytest.mark.slow
 for library in ("fastapi", "httpx", "cryptography", "pandas", "torch"):
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 
 from flower_network import FlowerNetwork, find_flower  # noqa: E402
-from tests.serve.test_flower import LEARNERS, TRUSTED, configs, outputs, simulation  # noqa: E402
+from tests.serve.test_flower import LEARNERS, configs, outputs, simulation  # noqa: E402
 
 APP = """
 import json
@@ -56,15 +55,12 @@ SECONDS = 1200
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    """A SuperLink and three SuperNodes; the second owner does not allow ``select.*``."""
+    """A SuperLink and three SuperNodes, whose owners trust the driver."""
     binaries = find_flower()
     if binaries is None:
         pytest.skip("Flower is not there: SOLERA_PEERS names a folder with an environment flower")
     folder = tmp_path_factory.mktemp("flower")
     nodes = configs(folder, simulation().engine.source)
-    prefixes = {"prepare", *(name.partition(".")[0] for name in installed_tasks())} - {"select"}
-    allowed = "".join(f'[[task]]\nname = "{prefix}.*"\n' for prefix in sorted(prefixes))
-    (folder / "site-1" / "policy.toml").write_text(TRUSTED + allowed)
     with FlowerNetwork(binaries, folder) as network:
         network.start([" ".join(f"{k}={json.dumps(v)}" for k, v in n.items()) for n in nodes])
         yield network
@@ -86,14 +82,6 @@ def run(network, folder, name, learner):
     out = folder / name
     network.run(app, out, SECONDS, f'out="{out}" seed=3 learner="{learner}"')
     return out
-
-
-def test_what_an_owner_does_not_allow_arrives_as_a_refusal(network, tmp_path):
-    told = json.loads(run(network, tmp_path, "refused", "").read_text())
-    assert told["answered"] == [0, 2]
-    ((client, kind, reason),) = told["refused"]
-    assert (client, kind) == (1, "refused")
-    assert "select.rows" in reason
 
 
 @pytest.mark.parametrize("name", LEARNERS)

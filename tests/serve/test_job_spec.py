@@ -68,4 +68,3 @@ def test_a_file_that_lacks_something_is_refused(text, said):
 def test_scores_are_counted_where_a_model_is_judged_that_gives_them(lines, kind, asked):
     spec = parse_job(HEAD + lines + f'\n[learner]\nkind = "{kind}"\n')
     assert spec.counts_scores == asked
-    assert ("learner.score_counts" in [entry.task for entry in spec.plan()]) == asked

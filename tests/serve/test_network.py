@@ -135,7 +135,8 @@ def test_a_held_job_runs_once_a_named_person_approves_it(network):
     kill(network.agents["west"])
     garcia = Approver.create(network.folder / "garcia.key", "garcia")
     approvers = {"garcia": garcia.public}
-    rules = f'policy = "trusted"\n[approval]\nmode = "ask"\napprovers = {{ garcia = "{garcia.public}" }}\n'
+    rules = 'policy = "trusted"\n[approval]\nmode = "ask"\n'
+    rules += f'approvers = {{ garcia = "{garcia.public}" }}\n'
     network.give("west", data(), 2, rules)
     network.work("west")
     hash = network.driven("held", seed=4)

@@ -11,7 +11,7 @@ import pytest
 
 import solera as so
 from solera.core.engine import Ask
-from solera.core.errors import NotEnoughReplies, Refusal, SecureSumFailed, UsageError
+from solera.core.errors import Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -40,7 +40,7 @@ def network(tmp_path_factory):
         here.start()
         for client, name in enumerate(NAMES):
             here.enrol(name)
-            here.give(name, DATA, client, ONLY_SUMS)
+            here.give(name, DATA, client)
             here.work(name)
         yield here
     finally:
@@ -57,17 +57,12 @@ def simulated():
     return so.FedHEONN().fit(so.simulate(DATA, seed=4))
 
 
-def test_only_sums_leave_and_they_are_right(network, simulated):
+def test_masked_sums_are_right(network, simulated):
     with federation(network, "secure") as fed:
         model = so.FedHEONN().fit(fed)
         np.testing.assert_allclose(model.weights_, simulated.weights_, rtol=1e-9)
         alone = [r.task for r in fed.meter.records if not r.task.startswith("secure.")]
     assert alone == ["data.describe", "heonn.statistics"]
-    with (
-        federation(network, "plain", secure=False) as fed,
-        pytest.raises(NotEnoughReplies, match="only sums leave here"),
-    ):
-        so.FedHEONN().fit(fed)
 
 
 class Deadly(Exception):
@@ -130,7 +125,6 @@ def test_a_job_of_the_coordinator_can_be_secure(network, simulated):
     text = 'federation = "cardio"\nseed = 4\nclients = 3\nsecure = true\n'
     text += '[learner]\nkind = "FedHEONN"\n'
     described = parse_job(text, name="managed").describe(text)
-    assert {"secure.keys", "secure.unmask"} <= {entry.task for entry in described.plan}
     driver = network.driver()
     new = wire.NewJob.of(described, id="managed", spec=driver.upload(described.to_bytes()))
     driver.request("POST", "/v1/federations/cardio/jobs", json=new)

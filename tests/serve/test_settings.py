@@ -103,7 +103,7 @@ def test_a_coordinator_and_an_agent_start_from_a_file_and_no_secret_is_in_ps(tmp
         port = probe.getsockname()[1]
     (tmp_path / "database").write_text(f"sqlite:///{tmp_path / 'elsewhere.db'}\n")
     (tmp_path / "rows.csv").write_text("age,ill\n" + "40,1\n50,0\n" * 20)
-    (tmp_path / "policy.toml").write_text('[approval]\nmode = "auto"\n[[task]]\nname = "data.*"\n')
+    (tmp_path / "policy.toml").write_text('policy = "trusted"\n')
     config = written(
         tmp_path,
         f"""

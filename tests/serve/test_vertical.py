@@ -53,8 +53,7 @@ batch_size = 40
 test = 0.4
 """
 NAMES = ("bank", "shop")
-POLICY = 'policy = "vertical"\n[output]\nmin_count = 1\n'
-"""With a larger one, counts of right and wrong that are small would be left out, as draws will."""
+POLICY = 'policy = "trusted"\njobs = ["vertical"]\n'
 
 
 def tables():

@@ -21,7 +21,7 @@ Y = (X @ draw.normal(size=(4, 3))).argmax(axis=1)
 NAMES = tuple("abcdef")
 ROWS = {
     *("X", "y", "clients", "partition", "validation", "test", "target", "group", "columns"),
-    *("kinds", "unknown", "features", "schema"),
+    *("kinds", "unknown", "features", "schema", "dictionary", "secrets", "population"),
 }
 """What says which rows there are; all other parameters of ``simulate`` configure a federation."""
 OPTIONS = {
@@ -284,7 +284,7 @@ def test_cross_validation_is_under_the_policy():
     fed = so.simulate(rows, rows[:, 0] > 0, clients=4, policy="sums")
     network = so.FedAvg(so.nn.mlp(2, 64, 2), rounds=1)
     for cv in (so.simulation.FoldsInClients(2), so.simulation.FoldsOverClients(2), 2):
-        with pytest.raises(SoleraError, match="exact_training"):
+        with pytest.raises(SoleraError, match="exact sums"):
             cross_val_score(network, fed, cv=cv, error_score="raise")
 
 

@@ -230,7 +230,7 @@ kind = "Pipeline"
 steps = [{{ kind = "FedScaler" }}, {{ kind = "FedLinear", rounds = {rounds}, epochs = 1 }}]
 """
 POLICY = """\
-policy = "training"
+policy = "trusted"
 """
 ASKS_ANA = """\
 

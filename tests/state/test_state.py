@@ -301,11 +301,23 @@ def agent_of(state: Path, name: str) -> Any:
 
     place = state / "agents"
     worker = Worker(lambda: so.data.FederatedData(*make_state.rows("classes"), np.array([0, 90])))
+    policy = (place / f"{name}.toml").read_text().replace('"training"', '"trusted"')
     try:
-        return Agent(place / name, worker, OwnerPolicy.read(place / f"{name}.toml"))
+        return Agent(place / name, worker, OwnerPolicy.parse(policy))
     except SoleraError:
         worker.close()
         raise
+
+
+@pytest.mark.parametrize("name", ["north", "south"])
+def test_a_policy_of_an_earlier_version_is_refused_with_the_line_to_write(state, name):
+    from solera.serve.agent.policy import OwnerPolicy
+
+    path = state / "agents" / f"{name}.toml"
+    if 'policy = "training"' not in path.read_text():
+        pytest.skip("this version's policies are those of now")
+    with pytest.raises(so.errors.UsageError, match=rf"{name}\.toml:1: there is no policy 'training' any more"):
+        OwnerPolicy.read(path)
 
 
 @pytest.mark.parametrize(("name", "waiting"), [("north", 1), ("south", 0)])

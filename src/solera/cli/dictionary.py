@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from solera.cli.client import FOLDER, Folder, check_folder
-from solera.cli.data import AsJson, Table, Target, parameters
+from solera.cli.client import FOLDER, Folder
+from solera.cli.data import AsJson, Target, parameters
+from solera.cli.epoch_places import board_of, dictionary_of, name_of, rows_of, signing_of
 from solera.cli.output import print_json, print_table, stderr
 from solera.cli.serve import extra
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from solera.serve.agent.epoch_boards import EpochBoard
     from solera.serve.agent.epoch_signing import Signing
-    from solera.serve.agent.policy import OwnerPolicy
-    from solera.trust.epoch import Changes, Dictionary, Epoch
+    from solera.trust.epoch import Changes, Dictionary, Draft, Epoch
     from solera.trust.epoch.agreement import Agreement
 
 app = typer.Typer(
     no_args_is_help=True,
     help="What the columns of a federation are, and the data freeze that all owners sign.",
 )
-_PATIENCE = 20.0
 
 File = Annotated[
     Path | None,
@@ -52,7 +50,10 @@ OwnerName = Annotated[
 @app.command("draft", epilog="Example: solera dictionary draft heart.csv --target died --owner "
              "north --owner south --owner east --owner west --out dictionary.toml")  # fmt: skip
 def draft(
-    table: Table,
+    table: Annotated[
+        str | None,
+        typer.Argument(help="A CSV or Parquet file, a folder of them, or sql:URL#SELECT …."),
+    ] = None,
     target: Target = None,
     identifier: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column that says whose row it is.")
@@ -72,6 +73,11 @@ def draft(
     min_count: Annotated[
         int, typer.Option(min=2, help="The fewest persons of all owners behind a number.")
     ] = 5,
+    after: Annotated[
+        bool,
+        typer.Option("--next", help="The epoch after the current one, to be changed, of no table."),
+    ] = False,
+    folder: Folder = FOLDER,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where it goes; printed by default.")
     ] = None,
@@ -81,25 +87,48 @@ def draft(
     Bounds are rounded outwards. Categories that few rows have are named on stderr: take them out
     unless everybody may know of them.
     """
+    if after:
+        _write(_next(folder).toml(), out)
+        return
     from solera.data.dictionary_tables import draft as drafted
     from solera.data.own_tables import read_table
     from solera.trust.epoch import Draft
 
+    if table is None:
+        raise UsageError("of which table?", hint="solera dictionary draft heart.csv, or --next")
     frame = read_table(table)
     answers: Any = target[0] if target and len(target) == 1 else target
-    made = drafted(frame, target=answers, identifier=identifier, time=time, columns=column,
-                   kinds=parameters(kind or []) or None)  # fmt: skip
-    text = made.toml()
-    if owner:
-        previous = Draft(made, tuple(owner), federation, min_count)
-        text = previous.toml()
+    made = drafted(
+        frame,
+        target=answers,
+        identifier=identifier,
+        time=time,
+        columns=column,
+        kinds=parameters(kind or []) or None,
+    )
     for name, rare in _rare(made, frame, min_count):
         stderr().print(f"{name}: {rare}", markup=False, soft_wrap=True)
+    signed_by = Draft(made, tuple(owner), federation, min_count) if owner else made
+    _write(signed_by.toml(), out)
+
+
+def _write(text: str, out: Path | None) -> None:
     if out is None:
         typer.echo(text, nl=False)
         return
     out.write_text(text, encoding="utf-8")
-    typer.echo(f"{out}: {len(made.columns)} columns; read it before you send it to anybody")
+    typer.echo(f"{out}: read it before you send it to anybody")
+
+
+def _next(folder: Path) -> Draft:
+    """The draft after the epoch in which this owner is."""
+    from solera.serve.agent.epoch_files import EpochFiles
+
+    signed = EpochFiles(folder).all()
+    if not signed:
+        raise UsageError(f"no epoch was signed in {folder}", hint="solera dictionary draft TABLE")
+    epoch = signed[-1].epoch
+    return replace(epoch.draft, previous=epoch.hash.hex())
 
 
 def _rare(dictionary: Dictionary, frame: Any, min_count: int) -> Iterator[tuple[str, str]]:
@@ -117,7 +146,7 @@ def _rare(dictionary: Dictionary, frame: Any, min_count: int) -> Iterator[tuple[
 @app.command("show", epilog="Example: solera dictionary show --folder agent")
 def show(file: File = None, folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """An epoch on one screen: its words, who has signed, columns and populations."""
-    with _board(file, folder) as board:
+    with board_of(file, folder) as board:
         _show(board.look(), as_json=as_json)
 
 
@@ -137,8 +166,8 @@ def check(
         from solera.data.misfits import misfits
         from solera.serve.agent.sources import owned_frame
 
-    dictionary = _dictionary(file, folder)
-    source, rules = _rows(data, policy, folder)
+    dictionary = dictionary_of(file, folder)
+    source, rules = rows_of(data, policy, folder)
     frame = owned_frame(source, folder, rules, dictionary.identifier)
     found = misfits(dictionary, frame, sources={n: c.source for n, c in rules.columns.items()})
     if as_json:
@@ -177,7 +206,7 @@ def sign(
     computes with. When the parts of all are there it shows the epoch and its words: compare them
     with the other owners by voice before you say yes. Nothing about a row leaves.
     """
-    with _signing(file, data, policy, name, folder) as signing:
+    with signing_of(file, data, policy, name, folder) as signing:
         seen = signing.enter()
         signed = seen.signed()
         if signed is None:
@@ -216,7 +245,7 @@ def change(
     if leave:
         _leave(file, name, folder)
         return
-    with _signing(file, data, policy, name, folder) as signing:
+    with signing_of(file, data, policy, name, folder) as signing:
         from solera.serve.agent.epoch_files import current_epoch
 
         seen = signing.board.look()
@@ -258,11 +287,13 @@ def _leave(file: Path | None, name: str | None, folder: Path) -> None:
     from solera.serve.agent.epoch_signing import leave_epoch
     from solera.serve.identity import Identity
 
-    with _board(file, folder) as board:
+    with board_of(file, folder) as board:
         signed = board.look().signed()
         if signed is None:
             raise UsageError("the owners of the new epoch have yet to enter their parts")
-        said = leave_epoch(folder, _name(name, folder), Identity.load(folder), signed.epoch, board)
+        said = leave_epoch(
+            folder, name_of(name, folder), Identity.load(folder), signed.epoch, board
+        )
     typer.echo(f"consented: {said}")
 
 
@@ -309,88 +340,3 @@ def _settle(signing: Signing, seen: Agreement) -> None:
     EpochFiles(signing.folder).complete(signed)
     missing = ", ".join(signed.missing)
     typer.echo(f"you have signed; still to sign: {missing}" if missing else "signed by all")
-
-
-# --- what commands work on ---
-
-
-@contextmanager
-def _board(file: Path | None, folder: Path) -> Iterator[EpochBoard]:
-    """Where the draft is: at the coordinator of a client that has joined, or in a file."""
-    with extra("signing an epoch"):
-        from contextlib import closing
-
-        from solera.serve.agent.epoch_boards import CoordinatorBoard, FileBoard
-        from solera.serve.agent.home import connect_to, find_place
-        from solera.serve.identity import Identity
-        from solera.trust.epoch import Draft
-
-    place = find_place(folder) if folder.is_dir() else None
-    if place is None:
-        if file is None:
-            raise UsageError("which dictionary?", hint="solera dictionary show dictionary.toml")
-        yield FileBoard(file)
-        return
-    with closing(connect_to(place, Identity.load(folder), _PATIENCE)) as connection:
-        draft = None if file is None else Draft.read(file)
-        board = CoordinatorBoard(connection, place.federation, draft)
-        if draft is None:
-            board = CoordinatorBoard(connection, place.federation, board.look().draft)
-        yield board
-
-
-@contextmanager
-def _signing(
-    file: Path | None, data: str | None, policy: Path | None, name: str | None, folder: Path
-) -> Iterator[Signing]:
-    with extra("signing an epoch"):
-        from solera.data.epoch_rows import snapshot_of
-        from solera.serve.agent.epoch_signing import Signing
-        from solera.serve.agent.home import read_secret
-        from solera.serve.agent.sources import owned_table
-        from solera.serve.identity import FILE, Identity
-
-    source, rules = _rows(data, policy, folder)
-    known = (folder / FILE).exists()
-    identity = Identity.load(folder) if known else Identity.create(folder)
-    with _board(file, folder) as board:
-        dictionary = board.look().draft.dictionary
-        table = owned_table(source, folder, rules, dictionary)
-        snapshot = snapshot_of(read_secret(folder), dictionary, table)
-        yield Signing(folder, _name(name, folder), identity, snapshot, board, rules.rules.refresh)
-
-
-def _dictionary(file: Path | None, folder: Path) -> Dictionary:
-    if file is not None:
-        from solera.trust.epoch import Dictionary
-
-        return Dictionary.read(file)
-    with _board(file, folder) as board:
-        return board.look().draft.dictionary
-
-
-def _rows(data: str | None, policy: Path | None, folder: Path) -> tuple[str, OwnerPolicy]:
-    """Where the rows are and the policy: as given, or as the agent was started."""
-    with extra("reading an owner's rows"):
-        from solera.serve.agent.policy import OwnerPolicy
-        from solera.serve.agent.started import recall
-
-    started = recall(folder) if folder.is_dir() else None
-    source = data or (started.data if started else None)
-    path = policy or (Path(started.policy) if started else None)
-    if source is None:
-        raise UsageError("whose rows?", hint="--data heart.csv, or --folder of an agent")
-    rules = OwnerPolicy.read(path) if path else OwnerPolicy.parse('policy = "sums"')
-    return source, rules
-
-
-def _name(name: str | None, folder: Path) -> str:
-    from solera.serve.agent.home import find_place
-
-    check_folder(folder)
-    place = find_place(folder)
-    if place is not None:
-        return place.name
-    if name is None:
-        raise UsageError("who is this owner?", hint="--name, as the draft calls it")
-    return name

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
+from solera.cli import closed_jobs
 from solera.cli.client import FOLDER, Folder
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
@@ -31,10 +32,12 @@ def jobs(connection: Connection, federation: FederationName, as_json: AsJson = F
     """The jobs of a federation, oldest first."""
     check_name("--federation", federation)
     listed = connection.call("GET", f"/v1/federations/{federation}/jobs", list[JobInWords])
+    closed = closed_jobs.listed(connection, federation)
     if as_json:
-        print_json(listed)
+        print_json([*closed, *listed])
         return
-    rows = [[j.id, j.kind, j.words, j.owner, moment(j.created)] for j in listed]
+    rows = [closed_jobs.row(job, moment(job.created)) for job in closed]
+    rows += [[j.id, j.kind, j.words, j.owner, moment(j.created)] for j in listed]
     print_table(["job", "kind", "state", "owner", "created"], rows)
 
 
@@ -58,18 +61,26 @@ def start(
     connection: Connection,
     file: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to run; see the docs.")],
     follow: Follow = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a closed job: wait, and save the model there."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the coordinator run a learner.
+    """Let the owners run a learner, as a closed job.
 
     The file names the federation, the learner and its parameters. Starting the same file again
-    finds the job that was started before.
+    finds the job that was started before, and its result. Where the policy of all owners is
+    "trusted", the coordinator runs it.
     """
     with extra("a job file"):
         from solera.serve.job_spec import read_job
     from solera.core.config import read_text
 
     spec = read_job(file)
+    if closed_jobs.is_closed(connection, spec.federation):
+        closed_jobs.start(connection, spec, follow=follow, out=out, as_json=as_json)
+        return
     described = spec.describe(read_text(file))
     blob = connection.upload(described.to_bytes())
     new = NewJob.of(described, id=described.job, spec=blob)

@@ -64,6 +64,8 @@ def errors_located(text: str, file: str) -> Iterator[None]:
         at = re.search(r"at line (\d+)", str(error))
         where = f"{file}:{at[1]}" if at else file
         raise UsageError(f"{where}: this is not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{file}: this is nested too deeply") from None
     except Problem as problem:
         line = line_of(text, problem.where)
         raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None

@@ -26,8 +26,15 @@ _GROWN = 1e4
 _ROUNDING = 1e-6
 """Losses below this may grow."""
 _NAMED = 5
-_NOT_LEARNING = ("data.", "board.", "learner.evaluate", "learner.score_counts", "metric.")
-"""What is asked before training, and to judge the model."""
+_NOT_LEARNING = (
+    "data.",
+    "board.",
+    "secure.",
+    "learner.evaluate",
+    "learner.score_counts",
+    "metric.",
+)
+"""What is asked before training, to add up in secret, and to judge the model."""
 
 
 def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Callback]) -> list[str]:

@@ -9,9 +9,16 @@ from solera.core.errors import SoleraError
 from solera.serve.closed import ClosedJob, OwnerState
 from solera.serve.closed_words import clock, job_words, name_of, parsed, text_lines
 from solera.trust.board.text import JobText
-from solera.trust.policy import PROMISE
 
 OWNERS = ("owner", "says", "now")
+STEERED = (
+    "Many rounds: an owner that lies can steer the later questions, and then read rows. Only noise "
+    "prevents it."
+)
+MANY_SUMS = (
+    "Many exact sums together can give away a person's target to somebody who knows everybody's "
+    "other columns. Only noise prevents it."
+)
 
 
 def closed_view(job: ClosedJob) -> dict[str, Any]:
@@ -28,21 +35,25 @@ def closed_view(job: ClosedJob) -> dict[str, Any]:
         "owners": [_owner(job, owner) for owner in job.owners],
         "lines": text_lines(text),
         "notes": notes(text, len(job.owners)),
+        "serious": (STEERED, MANY_SUMS),
         "epoch": job.epoch,
     }
 
 
 def notes(text: JobText, owners: int) -> list[str]:
     """What an owner considers before it approves a text."""
-    alone = "each reads the sum of two others" if owners == 3 else "nobody reads one owner's part"
-    said = [f"Owners read sums over all {owners} of them, the researcher the result only; {alone}."]
-    if text.kind == "training" and _is_exact_training(text):
-        said += [f"Many rounds. {PROMISE[2]}", PROMISE[3]]
-    return said
+    alone = " With three, each reads the sum of two others." if owners == 3 else ""
+    said = [
+        f"Owners read sums over all {owners} of them, the researcher the result only. If all "
+        f"others put their parts together, yours is bare.{alone}"
+    ]
+    return said + ([STEERED, MANY_SUMS] if _is_exact_training(text) else [])
 
 
 def _is_exact_training(text: JobText) -> bool:
     """Whether a learner shares a model after each of many rounds."""
+    if text.kind != "training":
+        return False
     try:
         learner = build(text.learner)
     except SoleraError:

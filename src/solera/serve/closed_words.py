@@ -9,22 +9,30 @@ from typing import Any
 from solera.serve.closed import ClosedJob
 from solera.trust.board.text import JobText, parse
 
-KINDS = {"training": "trains", "evaluation": "scores", "statistics": "describes"}
-
 
 def name_of(text: JobText) -> str:
-    """What a job is called: what is run, and which repeat of it."""
+    """What a job is called: which learner, and which repeat; all else is in its lines."""
     if text.kind == "training":
         again = f", repeat {text.repeat}" if text.repeat else ""
-        return f"{learner_words(text.learner)}{again}"
+        return f"{' → '.join(_kinds(text.learner)) or 'a learner'}{again}"
     return f"score {text.model[:12]}" if text.model else "describe"
+
+
+def _kinds(learner: Any) -> list[str]:
+    """The names of a learner, or of the steps of a pipeline."""
+    if not isinstance(learner, Mapping) or "$component" not in learner:
+        return []
+    steps = learner.get("params", {}).get("steps")
+    if not isinstance(steps, list | tuple):
+        return [str(learner["$component"])]
+    return [name for step in steps for name in _kinds(step)]
 
 
 def learner_words(learner: Any) -> str:
     """A learner as one would write it."""
     if isinstance(learner, Mapping) and "$component" in learner:
         given = learner.get("params", {}).items()
-        params = ", ".join(f"{name}={learner_words(value)}" for name, value in given)
+        params = ", ".join(f"{n}={learner_words(v)}" for n, v in given if v is not None)
         return f"{learner['$component']}({params})"
     if isinstance(learner, list | tuple):
         return f"[{', '.join(map(learner_words, learner))}]"

@@ -22,7 +22,7 @@ LONGEST_DRAFT = 1_000_000
 class NewDraft(Message):
     """A dictionary and who is to sign it, as TOML."""
 
-    text: Annotated[str, Meta(max_length=LONGEST_DRAFT)]
+    text: Annotated[str, Meta(max_length=LONGEST_DRAFT, examples=['target = "died"'])]
 
 
 class NewPart(Message):

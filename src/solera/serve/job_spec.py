@@ -1,9 +1,9 @@
-"""A job file: a learner that a coordinator runs by itself, declared in TOML.
+"""A job file: a learner that owners run in a closed job, or a coordinator by itself, in TOML.
 
 name = "readmission"     # the job's name; the file's name by default
 federation = "cardio"
 owner = "dr. vega"       # who asks, for the clients' policies and logs
-seed = 0
+seed = 0                 # of a closed job its repeat, 0 to 9
 clients = 3              # begin once that many have joined
 deadline = 86400         # seconds until the job as a whole is over; a week by default
 standing = false         # true: clients contribute at any time, until the job is cancelled
@@ -11,6 +11,12 @@ secure = false           # true: only sums of what clients send can be read, see
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
 positive = "died"        # which of two classes counts as positive; the second unless it is here
 scores = false           # true: clients count scores, too, where the model gives any: ROC, AUROC, …
+
+population = "elderly"   # of a closed job: which rows of the epoch, by the dictionary's name
+columns = ["age", "bmi"] # of a closed job: the columns to learn from; all by default
+target = "died"          # of a closed job: what to predict; the dictionary's target by default
+validation = 0.1         # of a closed job: shares of the folds, tenths
+test = 0.2
 
 [learner]
 kind = "FedHEONN"        # any learner, and its parameters, as in a run file
@@ -33,6 +39,7 @@ from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.vertical.base import VerticalLearner
 from solera.serve.description import Description, learner_table
 from solera.serve.wire import DEFAULT_SECONDS, NAME
+from solera.trust.epoch.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,17 @@ class JobSpec:
     evaluate: Literal["", "train", "test"] = ""
     scores: bool = False
     positive: str = ""
+    population: str | None = None
+    columns: tuple[str, ...] = ()
+    target: str | tuple[str, ...] | None = None
+    validation: NonNegative = 0.0
+    test: NonNegative = 0.0
+
+    @property
+    def selection(self) -> Selection:
+        """Which rows of an epoch a closed job is about."""
+        parts = {"validation": self.validation, "test": self.test}
+        return Selection.of(self.columns, self.target, population=self.population, **parts)
 
     @property
     def evaluates(self) -> bool:
@@ -106,4 +124,5 @@ def _job(table: Mapping[str, Any]) -> JobSpec:
             "a standing job has no secure sums: its clients come one by one",
             hint="leave one of the two out",
         )
-    return JobSpec(**{**table, "learner": learner})
+    lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
+    return JobSpec(**{**table, **lists, "learner": learner})

@@ -156,7 +156,7 @@ main()
 def test_a_job_is_judged_on_the_rows_that_owners_keep_apart(network, tmp_path):
     """Two owners join by command with --test 0.2; the model never sees a fifth of their rows."""
     policy = tmp_path / "policy.toml"
-    policy.write_text('policy = "training"\n')
+    policy.write_text('policy = "trusted"\n')
     judged = []
     driver = network.driver()
     for k, name in enumerate(("north", "south")):

@@ -1,4 +1,4 @@
-"""Selectors over a real network: valuations and resources are tasks that a client may decline."""
+"""Selectors over a real network: valuations and resources are tasks like any other."""
 
 from __future__ import annotations
 
@@ -13,26 +13,8 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 from network import Network  # noqa: E402
 
 CLIENTS = 4
-SILENT = """
-[[task]]
-name = "linear.*"
-[[task]]
-name = "averaging.*"
-[[task]]
-name = "data.*"
-[output]
-parameters = 0.5
-"""
 FAST = "samples_per_second = 50.0\nbits_per_second = 1e6\n"
 SLOW = "samples_per_second = 0.01\nbits_per_second = 1e6\nupload = true\n"
-
-
-UPLOADS = """
-policy = "trusted"
-[output]
-allows = ["facts", "cells", "categories", "extremes", "gram", "update", "tree", "cipher", "rows"]
-"""
-"""An owner who trusts the driver and lets rows be sent as well."""
 
 
 def rows():
@@ -42,7 +24,7 @@ def rows():
     return so.data.FederatedData(X, y, 25 * np.arange(CLIENTS + 1))
 
 
-def network(folder, monkeypatch, policies):
+def network(folder, monkeypatch):
     place = Network(folder)
     place.start()
     for client in range(CLIENTS):
@@ -51,7 +33,7 @@ def network(folder, monkeypatch, policies):
         stated.write_text(SLOW if client == 1 else FAST)
         monkeypatch.setenv("SOLERA_RESOURCES", str(stated))
         place.enrol(name)
-        place.give(name, rows(), client, policies.get(client, UPLOADS))
+        place.give(name, rows(), client)
         place.work(name)
     return place
 
@@ -59,17 +41,7 @@ def network(folder, monkeypatch, policies):
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    place = network(tmp_path_factory.mktemp("talking"), patch, {})
-    yield place
-    place.close()
-    patch.undo()
-
-
-@pytest.fixture(scope="module")
-def silent(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    policies = {0: SILENT, 2: SILENT}
-    place = network(tmp_path_factory.mktemp("silent"), patch, policies)
+    place = network(tmp_path_factory.mktemp("talking"), patch)
     yield place
     place.close()
     patch.undo()
@@ -115,22 +87,3 @@ def test_resources_are_what_clients_state(talking, selector):
     if selector is not so.selectors.FedCS:
         assert learner.history_[0]["uploaded"] == 25  # and lets its rows be sent
         assert "time" not in learner.history_[0]
-
-
-@pytest.mark.parametrize("name", ["active", "explore", "power"])
-def test_a_policy_may_decline_valuations(silent, name):
-    learner = so.FedLinear(rounds=3, per_round=2, select=SELECTORS[name])
-    learner.fit(silent.connect(f"silent-{name}", seed=4))
-    assert [entry["clients"] for entry in learner.history_] == [2, 2, 2]
-
-
-def test_a_policy_may_decline_to_say_what_a_client_can_do(silent):
-    learner = so.FedLinear(rounds=2, select=so.selectors.FedCS(deadline=60.0))
-    learner.fit(silent.connect("silent-fedcs", seed=4))
-    assert [entry["clients"] for entry in learner.history_] == [1, 1]  # the silent count as slow
-
-
-def test_shapley_values_come_from_those_who_judge(silent):
-    learner = so.FedLinear(rounds=2, per_round=3, select=so.selectors.ShapleyUCB(part="train"))
-    learner.fit(silent.connect("silent-ucb", seed=4))
-    assert [entry["evaluations"] for entry in learner.history_] == [8, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.trust.withholding import Withholding
 
 import solera as so
 
@@ -63,17 +64,17 @@ def test_of_very_many_clients_the_first_are_told():
     assert list(noted(many)) == list(range(MOST_TOLD))
 
 
-def test_metrics_say_how_many_rows_they_leave_out():
+def test_metrics_say_how_many_rows_they_leave_out(clients_may_withhold):
     draw = np.random.default_rng(0)
     X = draw.normal(size=(300, 2))
     y = X[:, 0] + 0.3 * draw.normal(size=300) > 0
     told = {}
-    for policy in (None, "training"):
+    for policy in (None, Withholding()):
         fed = so.simulate(X, y, clients=3, seed=0, test=0.2, policy=policy)
         found = so.FedHEONN().fit(fed).evaluate(fed)
-        told[policy] = numbers(found.metrics)["accuracy"]
-        assert told[policy].value == found["accuracy"]
-        assert (told[policy].part, told[policy].asked) == ("test", 3)
-    assert (told[None].rows, told[None].withheld) == (60, 0)
-    assert told["training"].rows < 60
-    assert told["training"].withheld >= 60 - told["training"].rows
+        told[policy is None] = numbers(found.metrics)["accuracy"]
+        assert told[policy is None].value == found["accuracy"]
+        assert (told[policy is None].part, told[policy is None].asked) == ("test", 3)
+    assert (told[True].rows, told[True].withheld) == (60, 0)
+    assert told[False].rows < 60
+    assert told[False].withheld >= 60 - told[False].rows

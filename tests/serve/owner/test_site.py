@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from solera.core.plan import PlannedTask
-from solera.core.ranges import Range
 
 import solera as so
 from solera.core.errors import UsageError
@@ -21,7 +19,6 @@ pypdf = pytest.importorskip("pypdf")
 
 import agent_tasks  # noqa: E402, F401
 from liar import Liar  # noqa: E402
-from solera.serve.owner.rehearsal import rehearse  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
 
 from solera.serve.agent import home  # noqa: E402
@@ -33,14 +30,12 @@ from solera.serve.agent.started import Started  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.description import Description, job_hash  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
-from solera.serve.job_spec import parse_job  # noqa: E402
 from solera.serve.owner.report import check_report  # noqa: E402
 from solera.serve.owner.site import OwnerSite  # noqa: E402
 
 HOST = "127.0.0.1:4711"
 EVIL = "<img src=x onerror=alert(1)>"
 ROWS = so.data.FederatedData(np.arange(60.0)[:, None], np.arange(60) % 2, np.array([0, 60]))
-PLAN = (PlannedTask("agent.count", 1, 2, {"numbers": Range(0, 5)}),)
 
 
 @pytest.fixture
@@ -57,9 +52,9 @@ def folder(tmp_path, liar):
     lines = [f"{i % 50},{'yes' if i % 2 else 'no'},{i}" for i in range(60)]
     (tmp_path / "rows.csv").write_text("\n".join([f"age,outcome,{EVIL}", *lines]))
     (tmp_path / "policy.toml").write_text(
-        'policy = "training"\n[data]\ncolumns = ["age"]\n[approval]\nmode = "ask"\n'
+        f'policy = "trusted"\nkeep_copies = "{tmp_path}/copies.pub"\n'
+        '[data]\ncolumns = ["age"]\n[approval]\nmode = "ask"\n'
         f'[approval.approvers]\nana = "{ana.public}"\n'
-        f'[output]\nkeep_copies = "{tmp_path}/copies.pub"\n[[task]]\nname = "agent.*"\n'
     )
     Identity.create(tmp_path / "agent")
     home.write_place(tmp_path / "agent", home.Place(liar.url, None, 3, "north", "cardio"))
@@ -174,24 +169,24 @@ def test_today_shows_rows_columns_and_the_policy(client):
     assert "1 dropped: &lt;img src=x onerror=alert(1)&gt;" in text
     assert EVIL not in text
     assert "does not run" in text
-    assert "what is not allowed is refused" in text
+    assert "Only noise prevents it" in text
+    assert "THE DRIVER CAN READ ROWS" in text
 
 
-def test_the_editor_checks_says_what_a_job_would_be_refused_for_and_saves(client, tmp_path):
+def test_the_editor_checks_and_saves(client, tmp_path):
     path = tmp_path / "policy.toml"
     old = path.read_text()
     before = re.search(r'name="before" value="(\w+)"', client.get("/").text)[1]
     broken = post(client, "/policy", text="polisy = 1", do="save", before=before).text
     assert "polisy" in broken
     assert "Saved" not in broken
-    job = 'name = "j"\nfederation = "cardio"\n[learner]\nkind = "FedLinear"\n'
-    checked = post(client, "/policy", text=old, job_toml=job, do="check", before=before).text
-    assert "It would refuse of job j" in checked
-    assert "task &#39;linear.train&#39; is not allowed" in checked
+    gone = post(client, "/policy", text='policy = "training"', do="save", before=before).text
+    assert "there is no policy &#39;training&#39; any more" in gone
+    checked = post(client, "/policy", text=old, do="check", before=before).text
+    assert "It is not saved yet" in checked
     assert path.read_text() == old
-    wider = old + '[[task]]\nname = "linear.train"\n[[task]]\nname = "data.*"\n'
-    checked = post(client, "/policy", text=wider, job_toml=job, do="save", before=before).text
-    assert "It allows all that job j asks" in checked
+    wider = old.replace('policy = "trusted"', 'policy = "sums"')
+    checked = post(client, "/policy", text=wider, do="save", before=before).text
     assert "Saved" in checked
     assert path.read_text() == wider
     again = post(client, "/policy", text=old, do="save", before=before).text
@@ -204,7 +199,7 @@ def test_the_editor_checks_says_what_a_job_would_be_refused_for_and_saves(client
 
 def held(agent, liar, **changes):
     """A job that waits; its hash."""
-    spec = liar.describe(plan=PLAN, **changes)
+    spec = liar.describe(**changes)
     owner = changes.get("owner", "ana")
     liar.ask(spec=spec, owner=owner)
     assert agent.step() == 0
@@ -213,13 +208,10 @@ def held(agent, liar, **changes):
 
 def test_a_job_is_shown_approved_answered_and_withdrawn(agent, client, liar):
     hash = held(agent, liar, owner=EVIL)
-    text = until(lambda: "worked out" not in (t := client.get("/waiting").text) and t)
+    text = client.get("/waiting").text
     assert hash in text
     assert EVIL not in text
-    assert "How often this client was asked" in text
-    assert "at most 2 times" in text
-    assert re.search(r"<li>numbers .*5</li>", text)
-    assert "do not depend on rows" in text
+    assert "the driver chooses what is asked" in text
     tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M")
     assert post(client, f"/decide/{hash}", verdict="approved", until=tomorrow).status_code == 303
     assert agent.approvals.approval(hash).until.astimezone().strftime("%d") == tomorrow[8:10]
@@ -263,7 +255,7 @@ def test_what_was_kept_of_a_job_must_be_what_its_hash_covers(agent, client, liar
     other = Description.from_bytes(jobs[0].frame)
     from msgspec.structs import replace
 
-    changed = replace(other, plan=()).to_bytes()
+    changed = replace(other, toml="x").to_bytes()
     agent.held.write([replace(jobs[0], frame=changed)])
     text = client.get("/waiting").text
     assert "is not what its hash covers" in text
@@ -276,13 +268,6 @@ def test_nobody_decides_without_a_key(folder, agent, liar):
         assert "with your own key" in client.get("/waiting").text
         assert post(client, f"/decide/{hash}", verdict="approved").status_code == 400
     assert agent.approvals.approval(hash) is None
-
-
-def test_replies_are_tried_on_made_up_rows():
-    toml = 'name = "j"\nfederation = "c"\n[learner]\nkind = "FedLinear"\nrounds = 1\n'
-    examples = rehearse(parse_job(toml).describe(toml), None)
-    assert "model.coef: 5 × 2 numbers" in examples["linear.train"].entries
-    assert examples["linear.train"].bytes > 80
 
 
 # --- what left ---

@@ -1,5 +1,7 @@
 """Dictionaries are read with errors that name line and column, and written as one text."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,26 @@ def test_populations_mark_rows_and_a_missing_value_is_not_included():
 def test_what_is_wrong_is_named_with_its_line(wrong, right, said):
     with pytest.raises(UsageError, match=said):
         Dictionary.parse(TEXT.replace(wrong, right), file="d.toml")
+
+
+VALUES_OF_TOML = (
+    "1", "-1", "1e999", "nan", "true", '"x"', "[]", "[1]", "[1, 2]", '["a"]', "{}", "{ a = 1 }",
+    "2020-01-01", "2020-01-01T10:00:00Z", "10:00:00", "1" + 400 * "0", "[[[]]]", '{ in = [1] }',
+)  # fmt: skip
+
+
+def test_whatever_is_written_is_read_or_refused_with_a_line():
+    draw = np.random.default_rng(0)
+    places = list(re.finditer(r"= *([^,}\n]+)", TEXT))
+    for _ in range(1000):
+        place = places[draw.integers(len(places))]
+        value = VALUES_OF_TOML[draw.integers(len(VALUES_OF_TOML))]
+        text = TEXT[: place.start(1)] + value + TEXT[place.end(1) :]
+        try:
+            dictionary = Dictionary.parse(text)
+        except UsageError as error:
+            assert re.match(r"dictionary.toml:\d+: ", error.message), error  # noqa: PT017
+        else:
+            assert Dictionary.parse(dictionary.toml()) == dictionary
+    with pytest.raises(UsageError, match="nested too deeply"):
+        Dictionary.parse("a = " + 9999 * "[")

@@ -1,5 +1,6 @@
 """Whatever is altered of an epoch that all have signed, nobody takes it for theirs."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from tests.trust.epoch.hospitals import DICTIONARY, Key, epoch_of, four, hospital, signed_by
 
 from solera.core.errors import SoleraError, UsageError
+from solera.core.payload import encode
 from solera.trust.epoch import Dictionary, Draft, Epoch, EpochError, Owner, Signature, SignedEpoch
 from solera.trust.epoch.epoch import consent_to_lone_change
 
@@ -123,6 +125,33 @@ def test_copied_keys_are_refused():
     parts[3] = replace(parts[3], key=parts[0].key)
     with pytest.raises(EpochError, match="same key"):
         Epoch(epoch_of(hospitals).draft, tuple(parts))
+
+
+def test_bytes_of_anything_are_refused_by_name():
+    """Whatever somebody puts in a file or on a board is an error of ours, never a crash."""
+    draw = np.random.default_rng(2)
+    pieces = [None, 5, -1, "x", b"y", bytes(32), [], ["a"], {}, {"n": 3}, 2.5, "[epoch]"]
+
+    def anything(depth):
+        if depth and draw.random() < 0.5:
+            return [anything(depth - 1) for _ in range(draw.integers(7))]
+        return pieces[draw.integers(len(pieces))]
+
+    kinds = {
+        "solera epoch 1": Epoch,
+        "solera epoch part 1": Owner,
+        "solera epoch signature 1": Signature,
+        "solera signed epoch 1": SignedEpoch,
+    }
+    for kind, cls in kinds.items():
+        for _ in range(300):
+            with pytest.raises(SoleraError):
+                cls.decode(encode([kind, anything(3)]))
+        part = four()[0].part().to_payload()
+        for i in range(5):
+            changed = [*part[:i], anything(0), *part[i + 1 :]]
+            with suppress(SoleraError):
+                Owner.decode(encode(["solera epoch part 1", changed]))
 
 
 def test_owners_in_another_order_are_another_epoch():

@@ -51,6 +51,16 @@ def test_folds_are_of_persons_and_for_good():
     assert set(twice.folds) == set(range(10))
 
 
+def test_nobody_without_the_secret_knows_a_fold_or_a_person():
+    first = four()[0]
+    other = replace(first, secret=bytes(32 * [9]))
+    one, two = first.snapshot(), other.snapshot()
+    assert not set(one.persons) & set(two.persons)
+    assert not set(one.rows) & set(two.rows)
+    by_row = [dict(zip(s.order.tolist(), s.folds.tolist(), strict=True)) for s in (one, two)]
+    assert sum(by_row[0][i] == by_row[1][i] for i in range(100)) < 30
+
+
 def test_rows_of_a_part_are_those_of_its_folds_and_population():
     first = four()[0]
     taken = first.snapshot()

@@ -254,10 +254,6 @@ class Tree(Arrays):
         return True
 
 
-NumberTree = dict[str, Any]
-"""The arrays of a tree over the client's columns, whose values are numbers."""
-
-
 def starts_of(sizes: Any) -> IntArray:
     """Where groups of these sizes begin when they lie one after the other; the end comes last."""
     return np.concatenate([[0], np.cumsum(sizes)])

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -15,10 +16,12 @@ from urllib.request import getproxies, proxy_bypass
 
 from solera.core.errors import SoleraError
 from solera.serve.agent import home
+from solera.serve.agent.epoch_boards import CoordinatorBoard
 from solera.serve.connection import CoordinatorError, check_url
 from solera.serve.findings import Finding, State, check_disk, check_log, look
 from solera.serve.identity import REQUEST_SECONDS, Identity
 from solera.serve.wire import Peers
+from solera.trust.epoch.runtime import differences, runtime
 
 _PATIENCE = 5.0
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
@@ -48,12 +51,42 @@ def examine(folder: Path, url: str | None = None, ca: str | None = None) -> list
         found += look("signed log", partial(check_log, folder / home.LOG, identity))
     if all(finding.state == "ok" for finding in found):
         found += look("membership", partial(_check_membership, folder, place))
+    if all(finding.state == "ok" for finding in found):
+        found += look("epoch", partial(_check_epoch, folder, place))
     return found
 
 
 def _check_folder(folder: Path, place: home.Place) -> Iterator[Finding]:
     Identity.load(folder)  # an error where others can read it
     yield Finding("folder", "ok", f"{place.name} of {place.federation} at {place.url}")
+
+
+def _check_epoch(folder: Path, place: home.Place) -> Iterator[Finding]:
+    """Whether this machine computes what the owners of the newest draft compute."""
+    here = runtime()
+    yield Finding("runtime", "ok", f"the pinned path gives {here['numbers'][:16]}")
+    connection = home.connect_to(place, Identity.load(folder), _PATIENCE)
+    with closing(connection):
+        try:
+            seen = CoordinatorBoard(connection, place.federation).look()
+        except CoordinatorError as error:
+            if error.status != 404:
+                raise
+            yield Finding("epoch", "ok", "no dictionary was drafted yet")
+            return
+    others = {name: differences(here, part.runtime) for name, part in seen.parts.items()}
+    for name, differs in others.items():
+        if differs:
+            who = "your own part, as it was entered," if name == place.name else name
+            says = f"{who} computes with something else: {'; '.join(differs)}"
+            yield Finding("epoch", "wrong", says, "the same versions at all owners, then sign anew")
+    if any(others.values()):
+        return
+    signed = seen.signed()
+    missing = seen.waiting if signed is None else signed.missing
+    state: State = "soon" if missing else "ok"
+    says = f"waits for {', '.join(missing)}" if missing else "signed by all"
+    yield Finding("epoch", state, says, "solera dictionary sign" if place.name in missing else "")
 
 
 def _check_way(url: str, ca: str | None) -> list[Finding]:

@@ -52,7 +52,10 @@ def _classes(data: FederatedData) -> Iterator[str]:
     if schema.target != "classes":
         yield f"target    {schema.target}"
         return
-    values, counts = np.unique(data.segments(np.array([0]))[0].y, return_counts=True)
-    pairs = zip(values.tolist(), counts.tolist(), strict=True)
-    shown = [f"{value} ({rows:,} rows)" for value, rows in pairs]
+    y, units = data.segments(np.array([0]))[0].y, data.units(0, "train")
+    shown = []
+    for value in np.unique(y):
+        rows = y == value
+        persons = "" if units is None else f" of {len(np.unique(units[rows])):,} persons"
+        shown.append(f"{value} ({rows.sum():,} rows{persons})")
     yield f"classes   {', '.join(shown[:40])}{', …' if len(shown) > 40 else ''}"

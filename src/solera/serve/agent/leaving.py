@@ -13,6 +13,7 @@ from solera.core.errors import UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve import wire
 from solera.serve.agent import home
+from solera.serve.agent.epoch_files import FOLDER as EPOCHS
 from solera.serve.agent.started import FILE as STARTED
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.audit import AuditLog
@@ -64,6 +65,8 @@ def files_of(folder: Path) -> dict[str, int]:
     files = {path.name: path.stat().st_size for path in _files(folder, (*_OURS, *_LOGS))}
     if copies := list((folder / home.COPIES).glob("*")):
         files[f"{home.COPIES}/"] = sum(path.stat().st_size for path in copies)
+    if epochs := list((folder / EPOCHS).glob("*")):
+        files[f"{EPOCHS}/"] = sum(path.stat().st_size for path in epochs)
     if not files:
         raise UsageError(f"no client lives in {folder}", hint="--folder names its folder")
     return files
@@ -100,6 +103,7 @@ def leave(folder: Path, *, log: bool) -> wire.Receipt | None:
                 _keep_receipt(folder, receipt, Identity.load(folder).sign_key.hex())
         for path in _files(folder, (*_LOGS, *_OURS) if log else _OURS):
             path.unlink()
+        shutil.rmtree(folder / EPOCHS, ignore_errors=True)
         if log:
             shutil.rmtree(folder / home.COPIES, ignore_errors=True)
         sync_folder(folder)

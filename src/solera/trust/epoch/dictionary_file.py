@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from datetime import date
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Dictionary")
 EPOCH_TABLE = "epoch"
 """The table of a draft that says who is to sign; see :mod:`solera.trust.epoch.epoch`."""
+_LARGEST = sys.float_info.max
 _COLUMN = ("kind", "unit", "categories", "bounds", "grid", "missing")
 _CRITERION = ("min", "max", "in")
 
@@ -143,11 +145,13 @@ def _texts(value: Any, where: Where) -> tuple[str, ...]:
 
 def _number(value: Any, kind: str, name: str, where: Where) -> float:
     """A number, or of a date the days since 1970-01-01."""
-    if kind == "date" and isinstance(value, date):
+    if kind == "date" and type(value) is date:
         return float(np.datetime64(value, "D").astype(np.int64))
     if kind == "date" or isinstance(value, bool) or not isinstance(value, int | float):
         wanted = "a date such as 2024-05-31" if kind == "date" else "a number"
         raise Problem(where, f"column {name!r}: {value!r} is not {wanted}")
+    if abs(value) > _LARGEST:
+        raise Problem(where, f"column {name!r}: there is no such number")
     return float(value)
 
 

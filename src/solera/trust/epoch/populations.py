@@ -47,8 +47,10 @@ class Criterion:
                 )
         if column.kind == "categorical" and not self.categories:
             raise Problem(where, f"column {self.column!r} is categorical", hint="{ in = […] }")
-        if self.low > self.high:
+        if not self.low <= self.high:
             raise Problem(where, f"column {self.column!r}: min is above max")
+        if not (self.categories or math.isfinite(self.low) or math.isfinite(self.high)):
+            raise Problem(where, f"column {self.column!r}: min or max is a finite value")
 
 
 @dataclass(frozen=True, slots=True)

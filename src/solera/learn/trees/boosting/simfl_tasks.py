@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
-from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.constraints import Count, NonNegativeInt
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.errors import Refusal
 from solera.core.rng import generator
 from solera.core.task import task
-from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
+from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.client_trees import checked_rows, with_missing
-from solera.learn.trees.tree import NumberTree, Tree
+from solera.learn.trees.tree import Tree
 
 STATE = "trees.similar"
 PLANES = 8
 MOST_TABLES = 40
-_MOST_ROWS = 10_000_000
 _COMPARED = 1 << 23
 """Pairs of rows compared at once."""
 
@@ -30,21 +27,6 @@ def hyperplanes(width: int, seed: int) -> FloatArray:
     """Directions and offsets of the hash tables, shared by all: tables × planes × (d + 1)."""
     tables = max(1, min(MOST_TABLES, width - 1))
     return generator(seed, "trees.lsh").normal(size=(tables, PLANES, width + 1))
-
-
-SimilarGradients = TypedDict(
-    "SimilarGradients",
-    {
-        "loss": Loss,
-        "width": Count,
-        "classes": Array,
-        "from": NonNegativeInt,
-        "trees": list[list[NumberTree]],
-        "builder": NonNegativeInt,
-        "builder_rows": Annotated[int, Meta(ge=0, le=_MOST_ROWS)],
-    },
-)
-"""What ``trees.similar_gradients`` takes: trees from number ``from`` on, and whose turn it is."""
 
 
 @task("trees.hash")

@@ -34,6 +34,7 @@ from solera.serve.coordinator.store.base import (
     note,
     plain,
 )
+from solera.serve.coordinator.store.epoch_tables import drafts, parts
 from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import (
     OPEN,
@@ -293,10 +294,13 @@ def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[b
         deliveries.c.signature.is_not(None),
     )
     invited = exists().where(_is(federation, client), clients.c.name == invites.c.name)
+    unsettled = select(drafts.c.hash).filter_by(federation=federation, complete=None)
+    entered = exists().where(_is(federation, client), clients.c.name == parts.c.owner)
     return [
         (deliveries, and_(_delivered_to(federation, client), content)),
         (approvals, and_(approvals.c.job.in_(ours), approvals.c.client == client)),
         (events, and_(events.c.federation == federation, events.c.client == client)),
+        (parts, and_(parts.c.draft.in_(unsettled), entered)),
         (invites, and_(invites.c.federation == federation, invited)),
         (clients, _is(federation, client)),
     ]

@@ -19,6 +19,7 @@ from solera.serve.connection import Connection
 from solera.serve.driver.closed.attached import Attached
 from solera.serve.driver.closed.epochs import signed_epoch
 from solera.serve.driver.closed.researcher import Researcher
+from solera.trust.board.result import Closed
 from solera.trust.board.text import JobText
 from solera.trust.epoch.epoch import Epoch
 from solera.trust.epoch.selection import Selection
@@ -53,14 +54,21 @@ class ClosedDriver:
 
     def fit(self, learner: Learner, callbacks: Sequence[Any], start: Learner | None) -> None:
         """Let all owners fit the learner; afterwards it has learned what they did."""
-        began = None if start is None else result_of(start)
-        callbacks = tuple(callbacks)
-        text = self._text("training", learner=learner, callbacks=callbacks, model=began)
-        closed = self._closed(text)
+        closed = self.register(learner, callbacks, start).wait()
         result = opened(closed.result)
         learner.set_state(result["model"]["learned"])
         learner.history_ = [restored(entry) for entry in result["history"]]
         learner._trained_with = {RESULT: closed.digest.hex(), "epoch": self.epoch.hash.hex()}
+
+    def register(
+        self, learner: Learner, callbacks: Sequence[Any] = (), start: Learner | None = None
+    ) -> Attached:
+        """Show all owners the text of a fit."""
+        began = None if start is None else result_of(start)
+        callbacks = tuple(callbacks)
+        return self._attached(
+            self._text("training", learner=learner, callbacks=callbacks, model=began)
+        )
 
     def evaluate(
         self, model: Learner, part: str, scores: Any, metrics: Sequence[str]
@@ -101,9 +109,12 @@ class ClosedDriver:
             **content,
         )
 
-    def _closed(self, text: JobText) -> Any:
+    def _closed(self, text: JobText) -> Closed:
+        return self._attached(text).wait()
+
+    def _attached(self, text: JobText) -> Attached:
         place = (self._connection, self._federation, self.epoch)
-        return Attached(*place, text, self._researcher).wait()
+        return Attached(*place, text, self._researcher)
 
 
 def opened(result: bytes) -> dict[str, Any]:
