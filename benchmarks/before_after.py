@@ -110,17 +110,34 @@ def trees() -> Run:
     return fit
 
 
-def tables(learner: Callable[[Any, np.random.Generator], Any], times: int) -> Callable[[], Run]:
-    """Fits of a learner on 100 clients of 200 rows of numbers each."""
+def classes(score: Any) -> Any:
+    return (score[:, 0] > 0).astype(np.int64)
+
+
+def numbers(score: Any) -> Any:
+    return score[:, 0]
+
+
+def labels(score: Any) -> Any:
+    return (score > 0).astype(np.int8)
+
+
+def tables(
+    learner: Callable[[Any, np.random.Generator], Any],
+    times: int,
+    target: Callable[[Any], Any] = classes,
+    sizes: tuple[int, int, int] = (100, 200, 20),
+) -> Callable[[], Run]:
+    """Fits of a learner on clients × rows × columns of numbers, by default 100 × 200 × 20."""
 
     def workload() -> Run:
         import solera as so
 
         rng = np.random.default_rng(0)
-        clients, rows, width = sized((100, 200, 20), tiny=(3, 30, 4))
+        clients, rows, width = sized(sizes, tiny=(3, 30, 4))
         X = rng.normal(size=(clients * rows, width))
-        y = (X[:, 0] + rng.normal(size=len(X)) > 0).astype(np.int64)
-        fed = so.simulate(X, y, clients=clients, seed=0)
+        noise = rng.normal(size=len(X))
+        fed = so.simulate(X, target(X + noise[:, None]), clients=clients, seed=0)
         made = learner(so, rng)
 
         def fit() -> None:
@@ -136,6 +153,15 @@ def tables(learner: Callable[[Any, np.random.Generator], Any], times: int) -> Ca
 def ensemble(so: Any, rng: np.random.Generator) -> Any:
     patches = so.RandomPatches(sized(30, tiny=2), rows=0.5, features=0.8)
     return so.FedHEONN(lam=0.01, ensemble=patches, representation="gram")
+
+
+def labels_network(so: Any, rng: np.random.Generator) -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    width = sized(20, tiny=4)
+    network = so.nn.mlp(width, 32, width)
+    return so.FedAvg(network, rounds=sized(20, tiny=1), device="cpu")
 
 
 def coordinator() -> Run:
@@ -165,6 +191,9 @@ WORKLOADS: dict[str, Callable[[], Run]] = {
     "FedScaler": tables(lambda so, rng: so.FedScaler(), 300),
     "FedBins": tables(lambda so, rng: so.FedBins(16), 60),
     "ensemble": tables(ensemble, 20),
+    "numbers": tables(lambda so, rng: so.FedHistGBDT(rounds=20, max_depth=4), 8, numbers),
+    "few rows": tables(lambda so, rng: so.FedHEONN(lam=0.01), 100, sizes=(500, 4, 20)),
+    "labels": tables(labels_network, 8, labels),
     "coordinator": coordinator,
 }
 

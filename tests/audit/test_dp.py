@@ -8,6 +8,7 @@ import pytest
 import solera as so
 from solera.audit.mechanism import _flat
 from solera.core.clients import Client, Draws
+from solera.privacy.dp.sums import Noise
 from solera.trust.open_asks import numbers_of
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
@@ -41,7 +42,8 @@ def audits(runs, trials):
 
     def releasing(dp):
         learner = so.FedHEONN("linear", lam=1.0, dp=dp).fit(absent)
-        task, ask = learner.contribution, learner._plan()
+        task, table = learner.contribution, Noise(learner, dp, 1).table
+        ask = {**learner._plan(), "privacy": table}
 
         def release(fed):
             draws = Draws(next(seeds), task.name, 0, None)  # simulated noise follows from the seed

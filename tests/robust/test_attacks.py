@@ -199,7 +199,7 @@ def test_attacks_are_seeded_and_touch_nobody_else():
     ask = {"coef": np.zeros((6, 3)), "intercept": np.zeros(3), "classes": np.arange(3),
            "loss": "softmax", "lr": 0.1, "epochs": 1, "batch_size": 8, "l2": 0.0}  # fmt: skip
     lies, truth = (
-        {r.client: r["model"] for r in f.ask("linear.train", ask)} for f in (fed, honest)
+        {r.client: r["change"] for r in f.ask("linear.train", ask)} for f in (fed, honest)
     )
     differ = [c for c in truth if not np.array_equal(lies[c]["coef"], truth[c]["coef"])]
     assert differ == fed.attackers.tolist()

@@ -368,10 +368,12 @@ def test_the_budget_refuses_past_its_limit_after_a_restart_too(careful):
     learner = so.FedAvg(model, weight=None, dp=so.DP(noise_multiplier=12, delta=1e-6, clip=1))
     here = so.simulate(X, Y, clients=1)
     learner.schema_ = here.schema
+    noise = learner.with_noise(here).noise
     learner.begin(here)
+    ask = noise.added_to(learner.update, learner.round_ask(0))
     for attempt in range(2):
         fed = careful.connect()
-        replies = fed.ask("averaging.train", learner.round_ask(0), to=[3], quorum=0, deadline=600)
+        replies = fed.ask("averaging.train", ask, to=[3], quorum=0, deadline=600)
         assert len(list(replies)) == 1 - attempt, replies.failures
         kill(careful.agents["frugal"])
         careful.work("frugal")
@@ -472,7 +474,7 @@ def test_no_pickle(network, tmp_path):
 def garbage():
     """Replies to ``linear.train`` that are not sound."""
     model = {"coef": np.ones((4, 3)), "intercept": np.ones(3), "loss": 0.1}
-    good = {"model": model, "rows": 40}
+    good = {"change": model, "rows": 40}
     frame = encode(good)
     head = struct.Struct("<4sI")
     nested = b"\x91" * 100_000 + b"\xc0"
@@ -489,10 +491,10 @@ def garbage():
     for name, value in (("nan", np.nan), ("infinite", np.inf)):
         bad = model["coef"].copy()
         bad[2, 1] = value
-        yield name, encode(good | {"model": model | {"coef": bad}})
-    yield "nan alone", encode(good | {"model": model | {"loss": float("nan")}})
-    yield "another shape", encode(good | {"model": model | {"coef": np.ones((3, 4))}})
-    yield "another type", encode(good | {"model": model | {"coef": "1"}})
+        yield name, encode(good | {"change": model | {"coef": bad}})
+    yield "nan alone", encode(good | {"change": model | {"loss": float("nan")}})
+    yield "another shape", encode(good | {"change": model | {"coef": np.ones((3, 4))}})
+    yield "another type", encode(good | {"change": model | {"coef": "1"}})
     yield "a list", encode([1, 2, 3])
     yield "nothing", encode(None)
     for where in (4, 6, 8, 9, 12):

@@ -194,23 +194,6 @@ def test_intervals():
     assert median.low < np.median(draws) == median.estimate < median.high
 
 
-small = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=12)
-
-
-@given(small, small)
-def test_cliffs_delta_by_all_pairs(a, b):
-    wanted = np.mean([np.sign(x - y) for x in a for y in b])
-    assert s.cliffs_delta(a, b) == pytest.approx(wanted)
-    assert s.cliffs_delta(b, a) == pytest.approx(-wanted)
-
-
-def test_cohens_d():
-    assert s.cohens_d([1, 2, 3], [3, 4, 5]) == pytest.approx(-2.0)
-    assert s.cohens_d([2, 4, 6], [1, 2, 3], paired=True) == pytest.approx(2.0)
-    assert s.cohens_d([1, 1], [1, 1]) == 0
-    assert s.cohens_d([2, 2], [1, 1]) == inf
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -25,7 +25,7 @@ def with_gaps(value: Any, gaps: Gaps) -> dict[str, Any]:
 
 def split_gaps(value: Any) -> tuple[Any, Gaps]:
     """What a reply or a partial holds, and what is absent from it."""
-    if isinstance(value, Mapping) and value.keys() == {VALUE, ABSENT}:
+    if isinstance(value, dict) and len(value) == 2 and VALUE in value and ABSENT in value:
         return value[VALUE], dict(value[ABSENT])
     return value, {}
 

@@ -200,6 +200,8 @@ class Replies:
                 absent=self.absent,
             )
         )
+        if self.federation.noise is not None:
+            self.federation.noise.charge(self)
         self._check_quorum(len(replied))
 
     def _check_quorum(self, replied: int) -> None:

@@ -76,6 +76,8 @@ class Federation:
 
     _prepare: tuple[Preparation, ...] = ()
     _left_out: IntArray = np.empty(0, dtype=np.int64)
+    noise: Any = None
+    """What adds noise to asks and counts it, if any does: :class:`solera.privacy.dp.sums.Noise`."""
     current_fit: Fit = OUTSIDE
     """The fit for which clients keep what they keep."""
     scored_parts: Sequence[Part] = PARTS
@@ -146,6 +148,8 @@ class Federation:
         if open_job := getattr(self.engine, "open_job", None):
             open_job()  # which fixes who takes part
         clients = self._chosen(to)
+        if self.noise is not None:
+            payload = self.noise.added_to(installed, payload)
         size = self._check_payload(payload, clients)
         if deadline is not None:
             check_arguments(Federation.ask, deadline=deadline)
@@ -231,6 +235,10 @@ class Federation:
             self.engine.restore(self.engine.states(before), fit)
         return self._view(current_fit=fit)
 
+    def noised(self, noise: Any) -> Self:
+        """The same clients, whose replies carry this noise; None for none."""
+        return self if noise is self.noise else self._view(noise=noise)
+
     def states(self) -> dict[int, Any]:
         """What simulated clients keep for the fit."""
         return self.engine.states(self.current_fit)
@@ -276,9 +284,9 @@ class Federation:
         return self._view(_prepare=(*self._prepare, Preparation.by(transformer)))
 
     def unprepared(self) -> Self:
-        """The same clients with their rows as they are, whose replies are read one by one."""
+        """The same clients with rows as they are and no noise, whose replies are read singly."""
         alone = replace(self.configuration, secure=None)
-        return self._view(configuration=alone, _prepare=())
+        return self._view(configuration=alone, _prepare=(), noise=None)
 
     def _view(self, **changed: Any) -> Self:
         view = copy(self)

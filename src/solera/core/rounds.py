@@ -163,6 +163,8 @@ class Rounds:
                 round = self._begin(index)
                 if len(round.clients):
                     yield round
+                    if round.prepared.noise is not None:
+                        round.log(**round.prepared.noise.spent(self.federation))
                     self.selector.observe(round)
                 else:
                     why = "nobody came back in time" if len(round.chosen) else "nobody was chosen"

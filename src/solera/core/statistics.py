@@ -236,14 +236,6 @@ def _sample(values: ArrayLike, owner: str, confidence: float) -> Floats:
 # --- effect sizes ---
 
 
-def cliffs_delta(a: ArrayLike, b: ArrayLike) -> float:
-    """P(a > b) − P(a < b) for values drawn from either sample (Cliff 1993); from −1 to 1."""
-    x, y = (_sample(values, "cliffs_delta", 0.5) for values in (a, b))
-    ordered = np.sort(y)
-    below, not_above = (np.searchsorted(ordered, x, side) for side in ("left", "right"))
-    return float((below - (len(y) - not_above)).sum() / (len(x) * len(y)))
-
-
 def rank_biserial(a: ArrayLike, b: ArrayLike) -> float:
     """(R⁺ − R⁻) / (R⁺ + R⁻), R± the ranks of |a − b| where a is larger or smaller (Kerby 2014).
 
@@ -256,28 +248,11 @@ def rank_biserial(a: ArrayLike, b: ArrayLike) -> float:
     return float((np.sign(gap) * ranks).sum() / ranks.sum())
 
 
-def cohens_d(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> float:
-    """(ā − b̄) / s with the pooled s of both samples (Cohen 1988), or that of paired differences."""
-    if paired:
-        gap = _paired(a, b, "cohens_d")
-        return _ratio(float(gap.mean()), float(gap.std(ddof=1)) if len(gap) > 1 else 0.0)
-    x, y = (_sample(values, "cohens_d", 0.5) for values in (a, b))
-    freedom = len(x) + len(y) - 2
-    squares = float(((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum())
-    return _ratio(float(x.mean() - y.mean()), sqrt(squares / freedom) if freedom else 0.0)
-
-
 def _paired(a: ArrayLike, b: ArrayLike, owner: str) -> Floats:
     x, y = (_sample(values, owner, 0.5) for values in (a, b))
     if len(x) != len(y):
         raise DataError(f"{owner} needs pairs, not {len(x)} and {len(y)} values")
     return x - y
-
-
-def _ratio(gap: float, spread: float) -> float:
-    if spread == 0:
-        return float(np.sign(gap)) * inf if gap else 0.0
-    return gap / spread
 
 
 def _checked(table: Any) -> tuple[Floats, Sequence[Any]]:

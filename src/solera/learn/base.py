@@ -256,3 +256,9 @@ class Transformer(Learner, abstract=True):
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""
         return schema
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """What transformed rows will look like, as far as that is known before ``fit``."""
+        step = self.clone()
+        step.schema_ = schema
+        return step.transform_schema(schema)

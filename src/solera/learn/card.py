@@ -15,7 +15,6 @@ from solera.core.rounds import logged
 from solera.core.schema import Schema
 from solera.core.version import versions_of
 from solera.evaluation.figure import in_words, read_figure
-from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
 _SHOWN = 20
@@ -131,12 +130,10 @@ def _privacy(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     if not noised:
         yield "differential privacy: none, ε is not bounded"
     for part in noised:
-        dp, accounts = part.dp, part.accounts_
-        epsilon = epsilon_so_far(accounts)
-        hidden = "record" if dp is None else dp.level
+        hidden, delta = part.privacy.level, part.accounts_["delta"]
         yield (
-            f"differential privacy: ε = {epsilon:.4g} at δ = {accounts['delta']:g} for one {hidden}"
-            f", by {type(part).__name__}; not for the names of columns, categories and classes"
+            f"differential privacy: ε = {part.epsilon_:.4g} at δ = {delta:g} for one {hidden}, by "
+            f"{type(part).__name__}; not for the names of columns, categories and classes"
         )
         if training.get("simulated"):
             yield "its noise was simulated from the seed and protects nobody"

@@ -34,7 +34,7 @@ from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
 from solera.learn.preprocess.quantiles import quantiles
 from solera.learn.totals import Gather
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, sum_noise
+from solera.privacy.dp.sums import Noise, check_level, epsilon_so_far
 from solera.trust.board.engine import NotClosed
 from solera.trust.members import symmetric
 
@@ -251,27 +251,29 @@ _ROUNDS = 3
 class Describe(Component):
     """How :func:`describe` asks: ``bins`` of every histogram, and noise."""
 
+    accounts_: dict[str, Any]
+
     def __init__(self, bins: Count = 20, dp: DP | None = None) -> None:
         self.bins = bins
         self.dp = dp
 
     def look(self, federation: Federation) -> Description:
         """Ask the clients."""
-        noise, rounds = None, _USUAL
+        rounds = _USUAL if self.dp is None else _ROUNDS
+        noise = each = None
         if self.dp is not None:
-            rounds = _ROUNDS
-            noise = NoisedSums(*sum_noise("describe", self.dp, rounds + 2, len(federation)))
+            check_level(self, self.dp)
+            noise = Noise(self, self.dp, len(federation)).opened(rounds + 2)
+            each = noise.each()
         with federation.announced(self):
             schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
             width = len(schema.features)
-            values = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)
+            values = quantiles(federation.noised(noise), LEVELS, width, rounds=rounds)
             edges = _edges(values, self.bins)
             schema = with_labels(schema)
             ask = {"columns": _asked_columns(schema, edges), "classes": schema.classes}
-            if noise is None:
-                ids, counts = federation.ask(count_cells, ask).fold(Gather(CellTotals()))
-            else:
-                ids, counts = noise.each(federation, count_cells, ask, Gather(CellTotals()))
+            replies = federation.noised(each).ask(count_cells, ask)
+            ids, counts = replies.fold(Gather(CellTotals()))
             correlations, correlated = None, 0
             if noise is None:
                 correlations, correlated = _correlations(federation, values)
@@ -295,7 +297,7 @@ class Describe(Component):
             classes_withheld=counts["classes_withheld"],
             correlations=correlations,
             correlated=correlated,
-            epsilon=None if noise is None else epsilon_so_far(noise.accounts),
+            epsilon=None if noise is None else epsilon_so_far(self.accounts_),
         )
 
 

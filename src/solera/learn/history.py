@@ -59,4 +59,6 @@ def learner_html(learner: Any) -> str:
             rows.append(("rounds", len(learner.history_)))
             last = logged(learner.history_[-1])
             rows += [(f"last {name}", in_words(value)) for name, value in last.items()]
+    if "accounts_" in vars(learner):
+        rows.append(("ε spent", f"{learner.epsilon_:.4g} at δ = {learner.accounts_['delta']:g}"))
     return html_table(rows, title=type(learner).__name__)

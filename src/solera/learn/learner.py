@@ -58,6 +58,8 @@ from solera.learn.unlearning import (
 )
 from solera.learn.warm_start import continued_schema
 from solera.learn.warnings_of_fit import warn
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import Noise, check_level, epsilon_so_far
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -85,10 +87,14 @@ class Learner(Forgetful, abstract=True):
     """Whether it learns without a server where the clients are peers."""
     closed_job: ClassVar[str | None] = None
     """Why no closed job can carry it and what to use instead; None where one can."""
+    hides_clients: ClassVar[bool] = False
+    """Whether all that a client sends is bounded together, so that noise may hide the client."""
     judged_by: ClassVar[str | None] = None
     """What stands in the place of :meth:`evaluate`, where no target is predicted."""
 
     schema_: Schema
+    accounts_: dict[str, Any]
+    """What the noise of ``dp=`` has spent."""
     history_: list[dict[str, Any]]
     _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
@@ -163,7 +169,7 @@ class Learner(Forgetful, abstract=True):
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             self._federation = federation
             try:
-                self.train(federation)
+                self.train(self.with_noise(federation))
                 unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
@@ -248,6 +254,34 @@ class Learner(Forgetful, abstract=True):
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
 
+    # --- noise ---
+
+    @property
+    def privacy(self) -> DP | None:
+        """How much noise hides a row or a client, if any does: the parameter ``dp``."""
+        dp: DP | None = vars(self).get("dp")
+        return dp
+
+    def noised_asks(self) -> int:
+        """How many asks of a fit carry noise where some is wanted."""
+        return int(vars(self)["rounds"])
+
+    def with_noise(self, federation: Federation) -> Federation:
+        """The federation that :meth:`train` asks: with the noise of ``dp=``, counted."""
+        if self.privacy is None:
+            return federation
+        if not self.hides_clients:
+            check_level(self, self.privacy)
+        noise = Noise(self, self.privacy, len(federation))
+        return federation.noised(noise.opened(self.noised_asks()))
+
+    @property
+    def epsilon_(self) -> float | None:
+        """ε that the noise of ``dp=`` has spent so far; None where there is none."""
+        self.check_fitted()
+        accounts = vars(self).get("accounts_")
+        return None if accounts is None else epsilon_so_far(accounts)
+
     @property
     def is_personal(self) -> bool:
         """Whether every client has a model of its own, of which this one holds what all share."""
@@ -308,7 +342,7 @@ class Learner(Forgetful, abstract=True):
         """The rounds of an iterative learner.
 
         ``prepared`` are the same clients with rows as the learner trains on: it asks these, while
-        callbacks and selectors judge it by rows as they are.
+        callbacks and selectors judge it by rows as they are, without noise.
 
         Selection, callbacks, early stopping and checkpoints happen around the body. What the
         selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
@@ -341,7 +375,7 @@ class Learner(Forgetful, abstract=True):
         self._selector = selector.clone()
         self._loop = iter(
             Rounds(
-                federation,
+                federation.noised(None),
                 self,
                 rounds,
                 self._selector,
@@ -349,7 +383,7 @@ class Learner(Forgetful, abstract=True):
                 [NameRows(), *self._callbacks],
                 checkpoint,
                 self.history_,
-                prepared,
+                federation if prepared is None else prepared,
             )
         )
         return self._loop

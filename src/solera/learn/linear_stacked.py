@@ -19,7 +19,7 @@ from solera.learn.rows import check_shape, dense, float_type
 
 @np.errstate(over="ignore", invalid="ignore")
 def train_stacked(group: ClientGroup, ask: Any) -> Stacked:
-    """The weights of all clients of the group; batches are stacked and multiplied together.
+    """How far the clients of the group move the weights; batches are multiplied together.
 
     Clients are ordered by their number of rows, so that those who still have batches left are
     always the first ones, and only the last, shorter batch of a client computes on padding.
@@ -31,8 +31,9 @@ def train_stacked(group: ClientGroup, ask: Any) -> Stacked:
     targets = targets_of(data.y[data.index], ask["loss"], ask["classes"], ask["coef"].dtype)
     target_starts = (np.cumsum(data.sizes) - data.sizes)[order]
     kind = float_type(data.X)
-    coef = np.repeat(ask["coef"].astype(kind)[None], len(group), axis=0)
-    intercept = np.repeat(ask["intercept"].astype(kind)[None], len(group), axis=0)
+    first_coef, first_intercept = ask["coef"].astype(kind), ask["intercept"].astype(kind)
+    coef = np.repeat(first_coef[None], len(group), axis=0)
+    intercept = np.repeat(first_intercept[None], len(group), axis=0)
     total_loss = np.zeros(len(group))
     batch_size = int(min(ask["batch_size"] or sizes[0], sizes[0]))
     for epoch in range(ask["epochs"]):
@@ -56,8 +57,12 @@ def train_stacked(group: ClientGroup, ask: Any) -> Stacked:
         raise DataError("some client's weights are not finite")
     mean_loss = total_loss / (ask["epochs"] * sizes)
     back = np.argsort(order)
-    model = {"coef": coef[back], "intercept": intercept[back], "loss": mean_loss[back]}
-    return Stacked({"rows": data.sizes, "model": model})
+    change = {
+        "coef": coef[back] - first_coef,
+        "intercept": intercept[back] - first_intercept,
+        "loss": mean_loss[back],
+    }
+    return Stacked({"rows": data.sizes, "change": change})
 
 
 def _batches(X: Any, rows: IntArray, kind: Any) -> Any:

@@ -94,9 +94,9 @@ def _trains(ask: Ask) -> bool:
 def _arrays(ask: Ask, reply: Reply) -> list[tuple[tuple[str, ...], Array, Any]]:
     """Where it is, numbers, and what these are the difference to, of every array of an update."""
     arrays: list[tuple[tuple[str, ...], Array, Any]] = []
-    for name, value in reply.payload.get("model", {}).items():
+    for name, value in reply.payload.get("change", {}).items():
         if np.ndim(value):
-            arrays.append((("model", name), np.asarray(value), ask.payload[name]))
+            arrays.append((("change", name), np.asarray(value), 0))
     if "update" in reply.payload:
         sent = reply.payload["update"]["values"]
         if sent.dtype.kind != "f":

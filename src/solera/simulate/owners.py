@@ -20,6 +20,7 @@ from solera.core.federation import Configuration
 from solera.core.topology import Star
 from solera.data.federated import FederatedData
 from solera.engines.owner import OwnerWorker
+from solera.robust.attacks import UpdateAttack
 from solera.trust.board.engine import BoardEngine, NotClosed
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Own, sums_of
@@ -108,7 +109,9 @@ def closed_engine(data: Source, configuration: Configuration) -> BoardEngine:
 def _no_part(configuration: Configuration) -> dict[str, str]:
     """What of a simulation no closed job has, by the name of the option."""
     failures = "an owner that is away is waited for, nothing is lost"
+    attack = configuration.attack
     found = {
+        "attack": isinstance(attack, UpdateAttack) and "owners are trusted to answer truthfully",
         "topology": None if isinstance(configuration.topology, Star) else "there is no other way",
         "secure": configuration.secure and "only sums are shared already",
         "failures": configuration.failures and failures,

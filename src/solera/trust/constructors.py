@@ -66,7 +66,9 @@ def sum_by(
     ----------
     cell, cells, rows, part: as for :func:`count_by`. Lists of cells and of values are one
         contribution with one bound of all together.
-    where: the entries of ``values`` that give anything; all by default.
+    where: the entries of ``values`` that give anything; all by default. In a closed job sums with
+        ``where=`` are told where some owner has enough persons behind them, so that a task gives it
+        at every owner, whatever its rows are, or at none.
     bound: the longest that a row's values may be, or the largest of every column; with noise
         longer ones are scaled down. By default the ``clip`` of the learner's ``dp=``.
 

@@ -8,7 +8,7 @@ can move them (:meth:`sensitivity`) and rows bounded for noise (:meth:`bounded`)
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -24,7 +24,7 @@ Norm = Literal["l1", "l2"]
 Bound = float | Sequence[float] | FloatArray | None
 
 
-class Contribution(ABC):
+class Contribution:
     """Numbers of a reply, and the rows that gave them.
 
     ``rows``: which of the part's rows these are, where not all; a row may come several times.

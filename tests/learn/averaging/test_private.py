@@ -186,8 +186,10 @@ def _median_norm(fed, how):
 
 def _ask(learner, fed):
     learner.schema_ = fed.schema
+    fed = learner.with_noise(fed)
     learner.begin(fed)
-    return learner.round_ask(0)
+    ask = learner.round_ask(0)
+    return ask if fed.noise is None else fed.noise.added_to(learner.update, ask)
 
 
 def test_the_noised_share_below_costs_nothing_on_top():

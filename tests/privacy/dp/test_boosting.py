@@ -43,7 +43,7 @@ def test_boosting_counts_bins_first_scores_and_every_level():
     asked = [r.task for r in fed.meter.records]
     noised = [t for t in asked if t.startswith(("preprocess.count", "trees."))]
     assert asked.count("preprocess.count") == 2
-    assert len(model.accounts_["events"]) == len(noised)
+    assert sum(event["times"] for event in model.accounts_["events"]) == len(noised)
     assert {e["noise"] for e in model.accounts_["events"]} == {model.accounts_["noise"]}
     assert epsilon_of([Event(model.accounts_["noise"], 3 + 6 * 3)], 1e-5) <= 20.0
     assert not any("loss" in entry for entry in model.history_)

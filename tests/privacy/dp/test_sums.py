@@ -43,6 +43,7 @@ LEARNERS = {
         )
         for family in ("gaussian", "poisson", "gamma")
     },
+    "FedLinear": lambda dp: so.FedLinear(rounds=2, lr=1.0, dp=dp),
     "FedBins": lambda dp: so.FedBins(3, dp=dp),
     "FedHistGBDT": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
     "FedHistGBDT classes": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
@@ -103,6 +104,8 @@ def _at(tree, entry):
 
 
 def _arrays(value):
+    if isinstance(value, dict):
+        return [*value.values()]
     return value if isinstance(value, list) else [value]
 
 
@@ -128,7 +131,9 @@ def test_one_row_less_is_within_the_noise(name):
         assert max(distances) >= 0.02 / sigma, "far more noise than is needed"
 
 
-@pytest.mark.parametrize("name", ["FedKMeans", "FedGLM", "FedHistGBDT", "FedHistGBDT classes"])
+@pytest.mark.parametrize(
+    "name", ["FedKMeans", "FedGLM", "FedHistGBDT", "FedHistGBDT classes", "FedLinear"]
+)
 def test_every_round_says_what_is_spent(name):
     model = LEARNERS[name](DP).fit(so.simulate(X, TARGETS.get(name, Y), clients=3, seed=0))
     spent = [entry["epsilon"] for entry in model.history_]

@@ -216,7 +216,7 @@ ASKED = {
     "batch_size": 8,
 }
 MODEL = {"coef": np.full((4, 3), 2.0), "intercept": np.ones(3), "loss": 0.5}
-GOOD = {"model": MODEL, "rows": 20}
+GOOD = {"change": MODEL, "rows": 20}
 HONEST = encode(GOOD)
 LEAVES = (
     st.none()
@@ -257,7 +257,7 @@ FRAMES = (
     | st.fixed_dictionaries(
         {
             "rows": st.just(GOOD["rows"]) | ODD,
-            "model": st.fixed_dictionaries({name: st.just(MODEL[name]) | ODD for name in MODEL}),
+            "change": st.fixed_dictionaries({name: st.just(MODEL[name]) | ODD for name in MODEL}),
         }
     ).map(_encoded)
 )

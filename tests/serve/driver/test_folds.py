@@ -125,7 +125,7 @@ def test_more_rows_than_agreed_do_not_replace_the_model(network, claimed):
 
     def answer(rows):
         def say(task):
-            return described() if task == "data.describe" else {"model": lie, "rows": rows}
+            return described() if task == "data.describe" else {"change": lie, "rows": rows}
 
         return say
 
@@ -150,7 +150,7 @@ def test_more_rows_than_agreed_do_not_replace_the_model(network, claimed):
 def test_what_is_asked_of_honest_clients_is_unchanged(network):
     fed = network.connect()
     replies = fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=600)
-    assert set(replies.fold(Mean("rows", of="model"))) == {"coef", "intercept", "loss"}
+    assert set(replies.fold(Mean("rows", of="change"))) == {"coef", "intercept", "loss"}
     assert not replies.failures
 
 

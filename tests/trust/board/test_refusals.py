@@ -110,6 +110,7 @@ def test_options_of_fit_that_no_job_carries(option: str, value: Any, shared: lis
         ("engine", "processes"),
         ("clock", so.simulation.VirtualClock()),
         ("failures", so.simulation.Failures(dropout=0.1)),
+        ("attack", so.robust.SignFlip(share=0.3)),
         ("clients", 2),
     ],
 )
@@ -119,6 +120,19 @@ def test_options_of_a_simulation_that_no_job_has(
     with pytest.raises(UsageError):
         so.FedScaler().fit(owners(**{option: value}))
     assert not shared
+
+
+def test_a_sum_has_at_most_so_many_words() -> None:
+    from solera.trust.board.words import MOST_WORDS, words_of
+
+    assert len(words_of(np.zeros(9), 4)[0]) == 1 + 2 * 9
+    with pytest.raises(DataError, match="a sum of 16,777,217 words"):
+        words_of(np.broadcast_to(np.zeros(1), MOST_WORDS // 2), 4)
+
+
+def test_an_attack_on_rows_is_one_of_an_owner() -> None:
+    fed = owners(attack=so.robust.LabelFlip(share=0.3))
+    so.FedLinear(rounds=2).fit(fed)
 
 
 def test_many_rounds_need_exact_training(shared: list[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from board_owners import EXACT, Job
 
 import solera as so
-from solera.core.errors import DataError, GateRefusal
+from solera.core.errors import DataError, GateRefusal, UsageError
 from solera.core.federation import Configuration
 from solera.core.payload import decode
 from solera.learn.base import Learner
@@ -193,6 +193,17 @@ def test_evaluation_over_the_whole_test_part() -> None:
     rows = classes.data.segments(np.arange(4), "test").joined()
     expected = so.FedGLM("binomial").fit(classes).losses(rows.X, rows.y).mean()
     assert loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_personal_parts_stay_with_their_owners() -> None:
+    """The result holds what all share; a model is judged with the part that its owner keeps."""
+    fed = owners(X, CLASSES, test=0.2)
+    model = so.learn.FedRep(MLP, rounds=4).fit(fed)
+    assert model.evaluate(fed)["loss"] > 0
+    with pytest.raises(UsageError, match="is with their owners"):
+        model.at(0)
+    with pytest.raises(UsageError, match="keep nothing of this FedRep"):
+        model.evaluate(owners(X, CLASSES, test=0.2))
 
 
 def test_what_is_described() -> None:

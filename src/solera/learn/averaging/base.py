@@ -28,6 +28,7 @@ from solera.learn.unlearning import (
     keep_earlier,
 )
 from solera.learn.warm_start import continued_model
+from solera.privacy.dp.mechanism import DP
 from solera.robust.buckets import Buckets
 from solera.robust.collect import Robust
 from solera.robust.rules import Rule
@@ -54,12 +55,21 @@ class Averaging(Predictor, abstract=True):
     select: Selector | None
     aggregate: Rule | None
     """What takes the place of the mean where clients may lie."""
+    dp: DP | None = None
     update: ClassVar[Task]
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
 
     @property
     def sends_updates(self) -> bool:
         return True
+
+    def check_params(self) -> None:
+        super().check_params()
+        if self.dp is not None and self.aggregate is not None:
+            raise UsageError(
+                "dp= counts the noise of a mean; what a rule in its place tells is not counted",
+                hint="leave aggregate= or dp= out",
+            )
 
     @abstractmethod
     def first_model(self, seed: int) -> Entries:

@@ -34,13 +34,12 @@ from solera.learn.averaging.models import (
 )
 from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.private_rounds import (
-    Accounts,
-    after_round,
+    UpdateNoise,
     check_dp,
-    open_accounts,
-    privacy_table,
+    next_clip,
     selector_of,
 )
+from solera.learn.averaging.private_updates import steps_of
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
@@ -50,8 +49,7 @@ from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.learn.client_models import LABELS, PRIVATE
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import epsilon_so_far
+from solera.privacy.dp.mechanism import DP
 from solera.robust.rules import Rule
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -111,7 +109,6 @@ class FedAvg(ScoreAveraging):
     equal_weights: ClassVar = "weight=None"
     """By which parameter all clients weigh the same."""
     weights_: Array
-    accounts_: dict[str, Any]
     owner_: str
     """Whose model it is, where it is one client's."""
     labels_: Array
@@ -174,17 +171,17 @@ class FedAvg(ScoreAveraging):
 
     # --- the loop of Averaging ---
 
-    def begin(self, federation: Federation) -> None:
+    def reset(self) -> None:
+        super().reset()
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)  # left from an earlier fit
+
+    def begin(self, federation: Federation) -> None:
         if self.device is not None or self.compile or self.precision != "float32":
             check_precision(self.precision, self.compile, find_device(self.device))
         if self.compile and self._architecture.draws:
             raise UsageError("compile=True: dropout draws on the CPU", hint="compile=False")
-        if self.dp is not None:
-            self._check_private()
-            self.accounts_ = open_accounts(self, self.dp, len(federation), self._training(0))
         super().begin(federation)
 
     def first_model(self, seed: int) -> Entries:
@@ -199,7 +196,6 @@ class FedAvg(ScoreAveraging):
 
     def round_config(self, round: int) -> Entries:
         return {
-            **self._privacy(round),
             "model": self._description,
             "classes": self.schema_.classes,
             "training": self._training(round),
@@ -254,26 +250,24 @@ class FedAvg(ScoreAveraging):
     def account(self, round: Round, mean: Entries) -> None:
         if self.dp is None:
             super().account(round, mean)
-            return
-        self.accounts_ = after_round(self.dp, self.accounts_, mean)
-        epsilon = epsilon_so_far(self.accounts_)
-        round.log(epsilon=epsilon, noise=whose_noise(round.federation))
-        if self.dp.adaptive is not None:
-            round.log(clip=self.accounts_["clip"])
+        elif self.dp.adaptive is not None:
+            clip = next_clip(self.dp, self.accounts_["clip"], float(mean["below"]))
+            self.accounts_ = {**self.accounts_, "clip": clip}
+            round.log(clip=clip)
 
     def chooser(self) -> Selector | None:
         return selector_of(self.dp, self.select)
 
-    def _privacy(self, round: int) -> Entries:
-        """What clients are told about noise, where there is any."""
-        if self.dp is None:
-            return {}
-        known = vars(self).get("accounts_")
-        return {"privacy": privacy_table(self.dp, known or self._unknown_accounts(round))}
-
-    def _unknown_accounts(self, round: int) -> Accounts:
+    def _noise(self, clients: int) -> UpdateNoise:
         assert self.dp is not None
-        return open_accounts(self, self.dp, None, self._training(round))
+        steps = 1 if self.dp.rate is None else steps_of(self._training(0), self.dp.rate)
+        return UpdateNoise(self, self.dp, clients, steps)
+
+    def with_noise(self, federation: Federation) -> Federation:
+        if self.dp is None:
+            return federation
+        self._check_private()
+        return federation.noised(self._noise(len(federation)).opened(self.rounds))
 
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""
@@ -395,11 +389,6 @@ class FedAvg(ScoreAveraging):
         check_steps(self.update_steps)
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
-        if self.dp is not None and self.aggregate is not None:
-            raise UsageError(
-                "dp= counts the noise of a mean; what a rule in its place tells is not counted",
-                hint="leave aggregate= or dp= out",
-            )
         if self.dp is not None:
             self._check_dp(self.dp)
 

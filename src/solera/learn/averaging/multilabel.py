@@ -241,12 +241,8 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self._finishes:
             restore = self.stop == "patience" and not (self.share and self._latest_is_best())
-            last = {**self._model_ask(self.rounds - 1), **self._last_config(restore)}
+            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Sum())
-
-    def _model_ask(self, round: int) -> Entries:
-        """What tasks are asked with whose replies carry no noise."""
-        return {name: value for name, value in self.round_ask(round).items() if name != "privacy"}
 
     @property
     def _finishes(self) -> bool:
@@ -336,7 +332,7 @@ class MLFedAvg(FedAvg):
         return found
 
     def _scores(self, federation: Federation, what: Entries, to: Any = None) -> dict[int, Any]:
-        ask = {**self._model_ask(0), **what}
+        ask = {**self.round_ask(0), **what}
         with federation.announced(self):
             replies = federation.ask(_score_labels, ask, to=to).collect()
         return {

@@ -8,17 +8,15 @@ updates. Neighbouring runs differ in one client, whose update is nothing but noi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from solera.core.accounting import Event, grouped
+from solera.core.accounting import Event
 from solera.core.errors import UsageError
-from solera.core.selection import Poisson, Selector, Uniform
-from solera.learn.averaging.private_updates import steps_of
+from solera.core.selection import Poisson, Selector
+from solera.core.task import Task
+from solera.learn.averaging.private_updates import Privacy
 from solera.privacy.dp.mechanism import DP, RATE
-
-Accounts = Mapping[str, Any]
-"""What a learner remembers from round to round: σ, δ, C, how clients are drawn, and all events."""
+from solera.privacy.dp.sums import Accounts, Noise
 
 
 def check_dp(learner: Any, dp: DP) -> None:
@@ -50,36 +48,32 @@ def check_dp(learner: Any, dp: DP) -> None:
         )
 
 
-def open_accounts(
-    learner: Any, dp: DP, clients: int | None, training: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What is known before the first round; ``clients`` is None where only a plan is made."""
-    among = clients or 1
-    asked = min(learner.per_round or among, among)
-    share = 1
-    if dp.level == "client" and dp.where != "local":
-        share = _least(asked) if dp.sampling == "poisson" else asked
-    accounts: dict[str, Any] = {
-        "noise": dp.noise_multiplier or 1.0,
-        "delta": dp.delta or 0.0,
-        "clip": dp.need_clip(learner, _what(dp)),
-        "asked": asked,
-        "among": among,
-        "share": share,
-        "uniform": learner.select is None or isinstance(learner.select, Uniform),
-        "accountant": dp.accountant,
-        "steps": 1 if dp.rate is None else steps_of(training, dp.rate),
-        "events": [],
-    }
-    if clients is None:
+class UpdateNoise(Noise):
+    """The noise that clients add to their updates themselves (:mod:`.private_updates`)."""
+
+    def __init__(self, learner: Any, dp: DP, clients: int, steps: int) -> None:
+        super().__init__(learner, dp, clients)
+        self.steps = steps
+        self.mechanism = "gaussian"
+        self.in_every_reply = dp.level == "record" or dp.where == "local"
+
+    def new_accounts(self) -> dict[str, Any]:
+        accounts = {**super().new_accounts(), "asked": self.asked}
+        if self.dp.sampling == "poisson" and not self.in_every_reply:
+            accounts["share"] = _least(self.asked)
         return accounts
-    rounds = learner.rounds
-    solved = dp.solve(lambda noise: [_event(dp, {**accounts, "noise": noise}, share, rounds)])
-    return {**accounts, "noise": solved.noise, "delta": solved.delta}
 
+    @property
+    def table(self) -> Privacy:
+        return privacy_table(self.dp, self.learner.accounts_)
 
-def _what(dp: DP) -> str:
-    return "the norm of " + ("a client's update" if dp.level == "client" else "a row's gradient")
+    def takes(self, task: Task) -> bool:
+        return bool(task.name == self.learner.update.name)
+
+    def event(self, accounts: Accounts, replies: int, times: int = 1) -> Event:
+        if self.dp.level == "record":
+            return Event(accounts["noise"], times * self.steps, rate=self.dp.rate or 1.0)
+        return super().event(accounts, replies, times)
 
 
 def _least(asked: int) -> int:
@@ -92,7 +86,7 @@ def selector_of(dp: DP | None, select: Selector | None) -> Selector | None:
     return Poisson() if dp is not None and dp.sampling == "poisson" else select
 
 
-def privacy_table(dp: DP, accounts: Accounts) -> Any:
+def privacy_table(dp: DP, accounts: Accounts) -> Privacy:
     """What clients are told about the noise."""
     noise, below = accounts["noise"], None
     if dp.adaptive is not None:
@@ -108,26 +102,6 @@ def privacy_table(dp: DP, accounts: Accounts) -> Any:
     }
 
 
-def _event(dp: DP, accounts: Accounts, replies: int, rounds: int = 1) -> Event:
-    """What rounds with so many replies spend: of fewer shares than planned, there is less noise.
-
-    Who sees single updates sees who was asked; drawing clients hides nobody from them.
-    """
-    noise = accounts["noise"]
-    if dp.level == "record":
-        return Event(noise, rounds * accounts["steps"], rate=dp.rate or 1.0)
-    if dp.where == "local":
-        return Event(noise, rounds)
-    noise *= math.sqrt(min(1.0, replies / accounts["share"]))
-    rate = accounts["asked"] / accounts["among"] if accounts["uniform"] else 1.0
-    return Event(noise, rounds, rate=rate, sampling=dp.sampling, among=accounts["among"])
-
-
-def after_round(dp: DP, accounts: Accounts, mean: Mapping[str, Any]) -> dict[str, Any]:
-    """The accounts after a round, with C moved towards the quantile where it is to follow one."""
-    before = map(Event.from_payload, accounts["events"])
-    events = grouped([*before, _event(dp, accounts, int(mean["count"]))])
-    clip = accounts["clip"]
-    if dp.adaptive is not None:
-        clip *= math.exp(-RATE * (float(mean["below"]) + 0.5 - dp.adaptive))
-    return {**accounts, "clip": clip, "events": [event.to_payload() for event in events]}
+def next_clip(dp: DP, clip: float, below: float) -> float:
+    """C moved towards the quantile that it is to follow, C ← C exp(−η (b̄ − γ))."""
+    return clip * math.exp(-RATE * (below + 0.5 - (dp.adaptive or 0.0)))

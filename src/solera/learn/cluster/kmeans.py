@@ -12,7 +12,6 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Learner
@@ -20,8 +19,7 @@ from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import assign, cost, silhouette, steps
 from solera.learn.warm_start import continued_model
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import after_ask, epsilon_so_far, sum_noise
+from solera.privacy.dp.mechanism import DP
 from solera.simulate.simulation import simulate
 
 Init = Literal["k-means||", "k-means++", "random"]
@@ -73,7 +71,6 @@ class FedKMeans(Learner):
     centroids_: FloatArray
     inertia_: float
     counts_: IntArray
-    accounts_: dict[str, Any]
 
     can_start = True
     judged_by = "so.metrics.jaccard compares clusters; model.silhouette(federation) judges them"
@@ -129,10 +126,6 @@ class FedKMeans(Learner):
 
     def train(self, federation: Federation) -> None:
         order = self._order()
-        if self.dp is not None:
-            clip = self.dp.need_clip(self, "the length of a row")
-            noise = sum_noise(self, self.dp, self.rounds, len(federation), clip)
-            order["privacy"], self.accounts_ = noise
         self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
@@ -141,16 +134,16 @@ class FedKMeans(Learner):
             select=self.select,
         )
         for r in rounds:
-            replies = r.ask(self._task, {**order, "centroids": self.centroids_})
-            total = replies.fold(Sum())
+            total = r.ask(self._task, {**order, "centroids": self.centroids_}).fold(Sum())
             before = self.centroids_
             self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
+            r.log(moved=moved)
             if self.dp is None:
                 loss = np.sum(total["inertia"]) / max(int(total["counts"].sum()), 1)
-                r.log(loss=float(loss), moved=moved)
+                r.log(loss=float(loss))
             else:
-                self._account(r, len(r.clients) - len(replies.failures), total, moved)
+                self.counts_ = np.maximum(total["counts"], 0)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         if self.dp is not None:  # nobody is told the inertia
@@ -162,13 +155,6 @@ class FedKMeans(Learner):
             hint = f"{final['counts'].sum()} rows are {told}"
             raise DataError(f"FedKMeans(k={self.k}): more clusters than rows", hint=hint)
         self.inertia_, self.counts_ = float(final["inertia"].sum()), final["counts"]
-
-    def _account(self, r: Round, replies: int, total: Any, moved: float) -> None:
-        """Log what a round with noise has spent, and keep its numbers of rows."""
-        self.accounts_ = after_ask(self.accounts_, replies)
-        self.counts_ = np.maximum(total["counts"], 0)
-        epsilon = epsilon_so_far(self.accounts_)
-        r.log(moved=moved, epsilon=epsilon, noise=whose_noise(r.federation))
 
     def _centroids_to_start(self, federation: Federation) -> FloatArray:
         if self._start is None:

@@ -40,7 +40,6 @@ from solera.learn.heonn.statistics import check_labels, with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
 from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import after_ask, sum_noise
 from solera.privacy.he.ciphertexts import Encrypted
 from solera.privacy.he.sums import EncryptedSum
 
@@ -97,7 +96,6 @@ class FedHEONN(Additive):
     hidden_: dict[str, Any]
     lam_: NonNegative
     lam_errors_: dict[str, float]
-    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -217,11 +215,9 @@ class FedHEONN(Additive):
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
-        if self.dp is not None:
-            clip = self.dp.need_clip(self, "the length of the features of a row")
-            exact = self.dp.clone().set_params(accountant="analytic")
-            noise, accounts = sum_noise(self, exact, 1, len(federation), clip)
-            self.accounts_ = {**accounts, "privacy": dict(noise)}
+
+    def noised_asks(self) -> int:
+        return 1
 
     def _hidden_layer(self) -> dict[str, Any]:
         return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
@@ -251,7 +247,8 @@ class FedHEONN(Additive):
             return
         shape, m = total["shape"], total["moments"]
         if self.dp is not None:
-            self.lam_ = max(self.lam_, largest_eigenvalue(self._plan(), self._columns))
+            ask = {**self._plan(), "privacy": self.accounts_}  # σ and C
+            self.lam_ = max(self.lam_, largest_eigenvalue(ask, self._columns))
             self.solution_ = solve(positive(self._grams(shape)), m, self.lam_)
         elif self._by_factor and self._layout in ("shared", "outputs"):
             self.solution_ = solve_factor(shape["factors"], m, self.lam_)
@@ -290,7 +287,6 @@ class FedHEONN(Additive):
             "row_replacement": None if ensemble is None else ensemble.row_replacement,
             "min_rows": self.min_rows,
             "encrypt": self._agreed_with_clients(),
-            **({} if "accounts_" not in vars(self) else {"privacy": self.accounts_["privacy"]}),
         }
 
     def _agreed_with_clients(self) -> dict[str, Any] | None:
@@ -333,9 +329,6 @@ class FedHEONN(Additive):
     ) -> Any:
         replies = federation.ask(statistics, self._plan(), to=clients)
         total = replies.fold(aggregation)
-        if self.dp is not None:
-            asked = len(replies.ask.clients)
-            self.accounts_ = after_ask(self.accounts_, asked - len(replies.failures))
         parts = total.values() if isinstance(aggregation, ByFold) else [total]
         few = sum(part["few"] for part in parts)
         if few and not is_closed(federation):

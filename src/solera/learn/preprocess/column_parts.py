@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.errors import UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema
+from solera.core.schema import Feature, Schema
 from solera.data.frames import check_columns
 from solera.learn.base import Transformer
 from solera.learn.conditions import Condition
@@ -37,6 +37,9 @@ class FedSelect(Transformer):
     def train(self, federation: Federation) -> None:
         """The columns are in the schema."""
         self.chosen_ = positions(self.columns, self.schema_)
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        return _planned(self.columns, schema)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -127,6 +130,15 @@ class FedColumns(Transformer):
         rest = np.setdiff1d(np.arange(self.schema_.width), taken)
         self.rest_ = rest if self.remainder == "passthrough" else rest[:0]
 
+    def planned_schema(self, schema: Schema) -> Schema:
+        features: list[Feature] = []
+        for *_, transformer, columns in self.parts:
+            features += transformer.planned_schema(_planned(columns, schema)).features
+        taken = {f.name for part in self.parts for f in _planned(part[-1], schema).features}
+        if self.remainder == "passthrough":
+            features += [f for f in schema.features if f.name not in taken]
+        return replace(schema, features=tuple(features))
+
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
         return self.transform_rows(X, self.schema_)
@@ -162,6 +174,15 @@ def _is_part(part: Any) -> bool:
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
         return False
     return isinstance(part[-2], Transformer) and (len(part) == 2 or isinstance(part[0], str))
+
+
+def _planned(columns: Columns, schema: Schema) -> Schema:
+    """What chosen columns look like, as far as the schema tells; others pass for numbers."""
+    try:
+        return _some(schema, positions(columns, schema))
+    except (DataError, UsageError):
+        names = [columns] if isinstance(columns, str) else columns
+        return replace(schema, features=tuple(Feature(str(name)) for name in names))
 
 
 def _some(schema: Schema, chosen: IntArray) -> Schema:

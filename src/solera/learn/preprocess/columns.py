@@ -29,7 +29,6 @@ from solera.learn.preprocess.quantiles import (
     quantiles,
 )
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, sum_noise
 from solera.trust.board.engine import NotClosed
 from solera.trust.constructors import count_by
 
@@ -241,21 +240,20 @@ class FedBins(Transformer):
     allows_sparse = False
     closed_job = "quantiles need counts by value, which wait for the next version; so.FedScaler()"
     edges_: list[FloatArray]
-    accounts_: dict[str, Any]
 
     def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
         self.bins = bins
         self.dp = dp
 
+    def noised_asks(self) -> int:
+        return NOISED_ASKS
+
     def train(self, federation: Federation) -> None:
-        levels = np.arange(1, self.bins) / self.bins
+        levels, width = np.arange(1, self.bins) / self.bins, self.schema_.width
         if self.dp is None:
-            width = self.schema_.width
             edges = quantiles(federation, levels, width, schema=self.schema_)
         else:
-            noise = NoisedSums(*sum_noise(self, self.dp, NOISED_ASKS, len(federation)))
-            edges = noised_quantiles(federation, levels, self.schema_.width, noise)
-            self.accounts_ = noise.accounts
+            edges = noised_quantiles(federation, levels, width)
         self.edges_ = [
             np.empty(0) if feature.is_coded else np.unique(of_column[np.isfinite(of_column)])
             for feature, of_column in zip(self.schema_.features, edges, strict=True)

@@ -23,7 +23,6 @@ from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.preprocess.moments import refuse_untold
 from solera.learn.rows import dense
-from solera.privacy.dp.sums import NoisedSums
 from solera.trust.cells import intervals
 from solera.trust.constructors import count_by
 from solera.trust.contributions import Counts
@@ -82,25 +81,19 @@ class ColumnCounts:
         return np.asarray(np.cumsum(filled, axis=1)[:, :-1] / total)
 
 
-def first_counts(
-    federation: Federation, columns: int, noise: NoisedSums | None = None
-) -> ColumnCounts:
+def first_counts(federation: Federation, columns: int) -> ColumnCounts:
     """How many values of every column lie between powers of two, of either sign."""
     edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
-    counts = _counted(federation, edges, 0, noise)
-    return counts if noise is None else _without_mere_noise(counts, noise.privacy, len(federation))
+    counts = _counted(federation, edges, 0)
+    if federation.noise is None:
+        return counts
+    return _without_mere_noise(counts, federation.noise.table, len(federation))
 
 
-def _counted(
-    federation: Federation, edges: FloatArray, round: int, noise: NoisedSums | None
-) -> ColumnCounts:
+def _counted(federation: Federation, edges: FloatArray, round: int) -> ColumnCounts:
     """What clients count between edges, which only rounding puts out of order."""
     edges = np.maximum.accumulate(np.where(np.isfinite(edges), edges, 0.0), axis=1)
-    ask = {"edges": edges}
-    if noise is not None:
-        cells = noise.sum(federation, count, ask, round=round)["cells"]
-        return ColumnCounts(edges, cells, np.zeros_like(cells))
-    replies = federation.ask(count, ask, round=round)
+    replies = federation.ask(count, {"edges": edges}, round=round)
     cells = replies.fold(Sum())["cells"]
     return ColumnCounts(edges, cells, replies.absent.get("cells", np.zeros_like(cells)))
 
@@ -125,7 +118,6 @@ def quantiles(
     *,
     rounds: int = ROUNDS,
     first: ColumnCounts | None = None,
-    noise: NoisedSums | None = None,
     only: BoolArray | None = None,
     schema: Schema | None = None,
 ) -> FloatArray:
@@ -133,8 +125,8 @@ def quantiles(
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
     quantile to a sixteenth. ``first`` are the :func:`first_counts`, where they were asked already.
-    ``noise``: None, or what counts are noised with. ``only``: the columns that are asked for; of
-    the others nothing more is learned, and what stands for their quantiles means nothing.
+    ``only``: the columns that are asked for; of the others nothing more is learned, and what stands
+    for their quantiles means nothing.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN. Where clients withhold counts, it is about the quantile of the
@@ -144,7 +136,7 @@ def quantiles(
     levels = np.atleast_1d(np.asarray(q, dtype=float))
     if not ((levels >= 0) & (levels <= 1)).all():
         raise UsageError(f"quantiles must be between 0 and 1, not {levels.tolist()}")
-    first = first_counts(federation, columns, noise) if first is None else first
+    first = first_counts(federation, columns) if first is None else first
     if schema is not None:
         refuse_untold(schema, first.withheld.any(axis=1) & (first.rows == 0))
     if first.withheld.any():
@@ -160,7 +152,7 @@ def quantiles(
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
         edges, place = _in_one_list(cuts)
-        counts = _counted(federation, edges, round, noise)
+        counts = _counted(federation, edges, round)
         told.append(counts)
         if counts.withheld.any():
             return _told_quantiles(federation, levels, told, range(round + 1, rounds + 1))
@@ -207,7 +199,7 @@ def _told_quantiles(
     cells = max(_FEWEST_CELLS, levels.shape[-1] + 1)
     for round in rounds:
         edges = _inverse(told, np.arange(1, cells) / cells)
-        told = [*told, _counted(federation, edges, round, None)]
+        told = [*told, _counted(federation, edges, round)]
         if (2 * told[-1].rows < told[0].rows).any():
             cells = max(_FEWEST_CELLS, cells // 2)
     return _inverse(told, levels)
@@ -253,19 +245,17 @@ _FINER = 4
 """Counts between edges that are asked for each quantile."""
 
 
-def noised_quantiles(
-    federation: Federation, levels: FloatArray, columns: int, noise: NoisedSums
-) -> FloatArray:
+def noised_quantiles(federation: Federation, levels: FloatArray, columns: int) -> FloatArray:
     """About the quantiles of every column, from two asks with noise: columns × levels.
 
     Narrowing every quantile takes many asks. Here values between powers of two are counted, then
     those between finer edges that divide these counts evenly, and quantiles are read off in
     between. Columns whose values cannot be told from noise give NaN.
     """
-    first = first_counts(federation, columns, noise)
+    first = first_counts(federation, columns)
     finer = _FINER * (len(levels) + 1)
     edges = _read_off(first, np.arange(1, finer) / finer)
-    counts = _counted(federation, edges, 1, noise)
+    counts = _counted(federation, edges, 1)
     return _read_off(counts, levels)
 
 

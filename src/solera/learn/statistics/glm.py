@@ -36,12 +36,7 @@ from solera.learn.statistics.linear_terms import covariance, newton_step
 from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
 from solera.learn.whole_fields import WholeFields
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import (
-    after_ask,
-    epsilon_so_far,
-    sum_noise,
-)
+from solera.privacy.dp.mechanism import DP
 from solera.trust.members import symmetric
 
 CONVERGED = 1e-11
@@ -89,7 +84,6 @@ class FedGLM(Predictor):
     deviance_: float
     log_likelihood_: float
     rows_: int
-    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -131,7 +125,7 @@ class FedGLM(Predictor):
         names = self._terms()
         self.params_ = np.zeros(len(names))
         if self.dp is not None:
-            self._train_privately(federation, self.dp)
+            self._train_privately(federation)
             return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._standing(), "start": r.index == 0}
@@ -172,18 +166,13 @@ class FedGLM(Predictor):
             hint="leave such columns out (so.learn.FedSelect), or so.FedHEONN(lam=0.1)",
         )
 
-    def _train_privately(self, federation: Federation, dp: DP) -> None:
-        clip = dp.need_clip(self, "the length of the columns of a row")
-        noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
+    def _train_privately(self, federation: Federation) -> None:
         for r in self.each_round(federation, rounds=self.rounds):
-            ask = {**self._noised(noise), **self._standing(), "start": r.index == 0}
-            replies = r.ask(step_sums, ask)
+            replies = r.ask(step_sums, {**self._bounded(), "start": r.index == 0})
             total = replies.fold(Sum())
             gram, moment = total["gram"], total["moment"][:, 0]
-            self.params_ = self.params_ + damped_step(gram, moment, ask)
+            self.params_ = self.params_ + damped_step(gram, moment, replies.ask.payload)
             self.rows_ = int(total["rows"])
-            self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
-            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
 
     def _moved(self, step: FloatArray, gram: FloatArray) -> float:
         """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
@@ -229,9 +218,9 @@ class FedGLM(Predictor):
     def _standing(self) -> dict[str, Any]:
         return {**self._model(), "coef": self.params_, "classes": self.schema_.classes}
 
-    def _noised(self, privacy: Any) -> dict[str, Any]:
+    def _bounded(self) -> dict[str, Any]:
         bound = {} if self.clip_residuals is None else {"clip_residuals": self.clip_residuals}
-        return {**self._model(), "privacy": privacy, **bound}
+        return {**self._standing(), **bound}
 
     def _check_target(self) -> None:
         """Raise :class:`DataError` for a target that the family is not of."""

@@ -24,7 +24,6 @@ from solera.learn.trees.id3 import (
 from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import Tree
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import NoisedSums, sum_noise
 from solera.trust.constructors import count_by
 
 
@@ -70,7 +69,6 @@ class FedID3(SingleTree):
     """
 
     tree_: Tree
-    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -89,31 +87,26 @@ class FedID3(SingleTree):
             raise UsageError("FedID3 takes epsilon= or dp=, which is the same with more to say")
 
     @property
-    def _dp(self) -> DP | None:
+    def privacy(self) -> DP | None:
         if self.epsilon is None:
             return self.dp
         return DP(epsilon=self.epsilon, delta=0.0, level="record", where="local")
 
+    def noised_asks(self) -> int:
+        return self._depth + 1
+
     def train(self, federation: Federation) -> None:
         self.check_target()
-        order, dp = self._order(), self._dp
-        noise = None
-        if dp is not None:
-            noise = NoisedSums(*sum_noise(self, dp, self._depth + 1, len(federation)))
+        order = self._order()
         sizes = order["sizes"]
         level = 0
 
         def count(tree: Tree, nodes: IntArray) -> NodeCounts:
             nonlocal level
             ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
-            absent = None
-            if noise is None:
-                replies = federation.ask(count_at_nodes, ask, round=level)
-                total = replies.fold(Sum())
-                absent = replies.absent.get("counts")
-            else:
-                total = noise.sum(federation, count_at_nodes, ask, round=level)
-                self.accounts_ = noise.accounts
+            replies = federation.ask(count_at_nodes, ask, round=level)
+            total = replies.fold(Sum())
+            absent = replies.absent.get("counts")
             counts = NodeCounts.of(total["counts"], sizes, absent)
             if level == 0 and not counts.told.any():
                 raise self._nothing_told(absent)

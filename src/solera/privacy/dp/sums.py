@@ -1,94 +1,138 @@
-"""The learner's side of noise on contributions: how much is asked for, and what it is worth."""
+"""The coordinator's side of noise: how much is asked for, and what it is worth.
+
+One mechanism serves all learners. A federation that carries a :class:`Noise` adds its table to
+every ask, and every ask whose replies were read is charged to the learner's ``accounts_``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from copy import copy
+from typing import Any, Literal, Self
 
-from solera.core.accounting import Event, epsilon_of
-from solera.core.aggregation import Aggregation, Sum
+from solera.core.accounting import Event, epsilon_of, grouped
+from solera.core.answers import Replies
 from solera.core.errors import UsageError
-from solera.core.federation import Federation
-from solera.core.task import Task
-from solera.privacy.dp.mechanism import DP
-from solera.trust.noise import SumNoise
+from solera.core.selection import Uniform
+from solera.core.task import Task, find_task
+from solera.privacy.dp.mechanism import DP, whose_noise
+
+Accounts = Mapping[str, Any]
+"""What is remembered from ask to ask, and saved with a model: σ, δ, C, shares, and all events."""
 
 
-def sum_noise(
-    learner: object, dp: DP, asks: int, clients: int, clip: float | None = None
-) -> tuple[SumNoise, dict[str, Any]]:
-    """What clients are told, and the accounts of a learner that will ask so often.
+class Noise:
+    """The noise of ``dp=`` on all that a learner asks in a fit.
 
-    With δ = 0 noise is Laplace's, and whole at every client.
+    ``share`` clients add 1/√share of it each, so that their sum carries all of it; with Laplace
+    noise (δ = 0), or with ``where="local"``, every client adds all of it.
     """
-    if dp.level != "record":
-        name = learner if isinstance(learner, str) else type(learner).__name__
-        raise UsageError(
-            f"{name}(dp={dp!r}): sums over rows hide one row", hint="so.DP(level='record', …)"
+
+    def __init__(self, learner: Any, dp: DP, clients: int) -> None:
+        self.learner = learner
+        self.dp = dp
+        self.among = clients
+        self.asked = min(getattr(learner, "per_round", None) or clients, clients)
+        self.mechanism: Literal["gaussian", "laplace"] = "laplace" if dp.delta == 0 else "gaussian"
+        self.in_every_reply = dp.where == "local" or self.mechanism == "laplace"
+
+    def opened(self, asks: int) -> Self:
+        """The same with accounts for so many asks: of ε, δ and σ the one that is not given."""
+        accounts = self.new_accounts()
+        shares = accounts["share"]
+        exact = (
+            asks == 1 and self.mechanism == "gaussian" and self.event(accounts, shares).rate == 1
         )
-    mechanism: Literal["gaussian", "laplace"] = "laplace" if dp.delta == 0 else "gaussian"
-    whole = dp.where == "local" or mechanism == "laplace"
-    solved = dp.solve(lambda noise: [Event(noise, asks, mechanism)])
-    privacy: SumNoise = {
-        "mechanism": mechanism,
-        "noise": solved.noise,
-        "share": 1 if whole else clients,
-    }
-    if clip is not None:
-        privacy["clip"] = clip
-    accounts: dict[str, Any] = {
-        "noise": solved.noise,
-        "delta": solved.delta,
-        "share": privacy["share"],
-        "mechanism": mechanism,
-        "accountant": dp.accountant,
-        "events": [],
-    }
-    return privacy, accounts
+        accounts["accountant"] = "analytic" if exact else self.dp.accountant
+        dp = self.dp.clone().set_params(accountant=accounts["accountant"])
+        solved = dp.solve(lambda noise: [self.event({**accounts, "noise": noise}, shares, asks)])
+        self.learner.accounts_ = {**accounts, "noise": solved.noise, "delta": solved.delta}
+        return self
+
+    def new_accounts(self) -> dict[str, Any]:
+        """What is known before the first ask."""
+        return {
+            "noise": self.dp.noise_multiplier or 1.0,
+            "delta": self.dp.delta or 0.0,
+            "clip": self.dp.clip,
+            "share": 1 if self.in_every_reply else self.asked,
+            "accountant": self.dp.accountant,
+            "events": [],
+        }
+
+    def each(self) -> Self:
+        """The same for replies that are read one by one, each of which carries all of the noise."""
+        whole = copy(self)
+        whole.in_every_reply = True
+        return whole
+
+    @property
+    def table(self) -> Any:
+        """What clients are told (:class:`~solera.trust.noise.SumNoise`).
+
+        Noise is counted in what one row changes: of an update 2 C, of which a client is worth C.
+        """
+        accounts = self.learner.accounts_
+        table = {
+            "mechanism": self.mechanism,
+            "noise": accounts["noise"] / (2 if self.dp.level == "client" else 1),
+            "share": 1 if self.in_every_reply else accounts["share"],
+        }
+        clip = accounts.get("clip")
+        return table if clip is None else {**table, "clip": clip}
+
+    def takes(self, task: Task) -> bool:
+        """Whether an ask of this task carries the noise: not if it says itself what it spends."""
+        return task.spends is None
+
+    def added_to(self, task: Task, payload: Any) -> Any:
+        """The payload of an ask, with the table of noise."""
+        return {**payload, "privacy": self.table} if self.takes(task) else payload
+
+    def charge(self, replies: Replies) -> None:
+        """Count an ask whose replies were read; fewer than planned bring less noise."""
+        ask = replies.ask
+        if not self.takes(find_task(ask.task, ask.version)):
+            return
+        accounts = self.learner.accounts_
+        event = self.event(accounts, len(ask.clients) - len(replies.failures))
+        events = grouped([*map(Event.from_payload, accounts["events"]), event])
+        self.learner.accounts_ = {**accounts, "events": [one.to_payload() for one in events]}
+
+    def event(self, accounts: Accounts, replies: int, times: int = 1) -> Event:
+        """What so many asks spend.
+
+        Who sees single replies sees who was asked; drawing clients hides nobody from them.
+        """
+        if self.in_every_reply:
+            return Event(accounts["noise"], times, self.mechanism)
+        select = getattr(self.learner, "select", None)
+        by_chance = select is None or isinstance(select, Uniform)
+        return Event(
+            accounts["noise"] * math.sqrt(min(1.0, replies / accounts["share"])),
+            times,
+            rate=self.asked / self.among if by_chance else 1.0,
+            sampling=self.dp.sampling,
+            among=self.among,
+        )
+
+    def spent(self, federation: Any) -> dict[str, Any]:
+        """What the history says of a round."""
+        epsilon = epsilon_so_far(self.learner.accounts_)
+        return {"epsilon": epsilon, "noise": whose_noise(federation)}
 
 
-def after_ask(accounts: Mapping[str, Any], replies: int) -> dict[str, Any]:
-    """The accounts after an ask with so many replies; fewer than planned bring less noise."""
-    noise = accounts["noise"] * math.sqrt(min(1.0, replies / accounts["share"]))
-    event = Event(noise, 1, accounts["mechanism"])
-    return {**accounts, "events": [*accounts["events"], event.to_payload()]}
+def check_level(learner: object, dp: DP) -> None:
+    """Raise :class:`UsageError` for noise that hides clients where sums over rows are asked for."""
+    if dp.level != "record":
+        raise UsageError(
+            f"{type(learner).__name__}(dp={dp!r}): sums over rows hide one row",
+            hint="so.DP(level='record', …)",
+        )
 
 
-@dataclass
-class NoisedSums:
-    """Noise that asks of several kinds share, and the accounts of all of them."""
-
-    privacy: SumNoise
-    accounts: dict[str, Any]
-
-    def sum(
-        self, federation: Federation, task: Task, ask: Mapping[str, Any], *, round: int = 0
-    ) -> Any:
-        """The sum of the replies to an ask with this noise."""
-        replies = federation.ask(task, {**ask, "privacy": self.privacy}, round=round)
-        total = replies.fold(Sum())
-        self.accounts = after_ask(self.accounts, len(federation) - len(replies.failures))
-        return total
-
-    def each(
-        self,
-        federation: Federation,
-        task: Task,
-        ask: Mapping[str, Any],
-        into: Aggregation,
-        *,
-        round: int = 0,
-    ) -> Any:
-        """The replies themselves; who reads one alone must find all of the noise in it."""
-        privacy = {**self.privacy, "share": 1}
-        replies = federation.ask(task, {**ask, "privacy": privacy}, round=round).fold(into)
-        self.accounts = after_ask(self.accounts, self.privacy["share"])
-        return replies
-
-
-def epsilon_so_far(accounts: Mapping[str, Any]) -> float:
+def epsilon_so_far(accounts: Accounts) -> float:
     """ε of all that was noised, at the δ of the accounts."""
     spent = [Event.from_payload(event) for event in accounts["events"]]
     return epsilon_of(spent, accounts["delta"], accounts["accountant"])

@@ -17,7 +17,6 @@ from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree
-from solera.privacy.dp.sums import NoisedSums
 from solera.trust.constructors import count_by, sum_by
 
 Loss = Literal["squared", "sigmoid", "softmax"]
@@ -149,9 +148,9 @@ def initial_scores(counts: Array) -> FloatArray:
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
 
 
-def noised_start(federation: Federation, loss: str, classes: Any, noise: NoisedSums) -> FloatArray:
+def noised_start(federation: Federation, loss: str, classes: Any) -> FloatArray:
     """The first scores, from one ask with noise."""
-    target = noise.sum(federation, describe_target, {"loss": loss, "classes": classes})
+    target = federation.ask(describe_target, {"loss": loss, "classes": classes}).fold(Sum())
     if loss != "squared":
         return initial_scores(target["counts"])
     return np.array([float(target["total"]) / max(float(target["rows"]), 1.0)])

@@ -27,13 +27,7 @@ from solera.learn.trees.boosting.private_histograms import (
     rows_hidden,
 )
 from solera.learn.trees.tree import Tree
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import (
-    NoisedSums,
-    after_ask,
-    epsilon_so_far,
-    sum_noise,
-)
+from solera.privacy.dp.mechanism import DP
 
 
 class FedHistGBDT(Boosted):
@@ -71,7 +65,6 @@ class FedHistGBDT(Boosted):
     can_start = True
     bins_: HistBins
     progress_: dict[str, Any]
-    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -95,7 +88,7 @@ class FedHistGBDT(Boosted):
     def train(self, federation: Federation) -> None:
         loss = self.loss()
         if self.dp is not None:
-            self._train_privately(federation, loss, self.dp)
+            self._train_privately(federation, loss)
             return
         start = self._start
         self.bins_ = HistBins(self.bins).fit(federation) if start is None else start.bins_
@@ -117,22 +110,21 @@ class FedHistGBDT(Boosted):
             self.progress_ = progress
             r.log(loss=total / rows)
 
-    def _train_privately(self, federation: Federation, loss: str, dp: DP) -> None:
+    def noised_asks(self) -> int:
+        cutting = NOISED_ASKS if self._start is None else 0
+        return cutting + 1 + self.rounds * self.max_depth
+
+    def _train_privately(self, federation: Federation, loss: str) -> None:
         """The same from sums with noise, which are no whole numbers and need no bound."""
         start, clients = self._start, len(federation)
-        clip = self._clip(dp, loss)
-        before = 1 if start is not None else 1 + NOISED_ASKS
-        asks = before + self.rounds * self.max_depth
-        noise = NoisedSums(*sum_noise(self, dp, asks, clients, clip))
         if start is None:
-            bins = HistBins(self.bins)
-            self.bins_ = bins.train_with_noise(federation, self.schema_, noise)
+            self.bins_ = HistBins(self.bins).train_with_noise(federation, self.schema_)
         else:
             self.bins_ = start.bins_
         binned = federation.prepared(self.bins_)
-        self.initial_ = noised_start(binned, loss, self.schema_.classes, noise)
-        self.accounts_ = noise.accounts
-        order = {"loss": loss, "starts": self.bins_.starts_, "privacy": noise.privacy}
+        self.initial_ = noised_start(binned, loss, self.schema_.classes)
+        noise = federation.noise.table
+        order = {"loss": loss, "starts": self.bins_.starts_, "privacy": noise}
         units = Units(*noised_units(order), rows=0, packed=False, counted=False)
         fewest = max(
             self.min_rows, rows_hidden(self.bins_.starts_, len(self.initial_), clients, order)
@@ -146,10 +138,11 @@ class FedHistGBDT(Boosted):
                 self._catch_up(r, order)
             trees, self.progress_, _ = self._round(r, order, units, fewest)
             self.trees_ = [*self.trees_, trees]
-            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
 
-    def _clip(self, dp: DP, loss: str) -> float | None:
-        return dp.need_clip(self, "a gradient") if loss == "squared" else None
+    def with_noise(self, federation: Federation) -> Federation:
+        if self.dp is not None and self.loss() == "squared":
+            self.dp.need_clip(self, "a gradient")
+        return super().with_noise(federation)
 
     def _begin_with(self, start: Any) -> None:
         if not isinstance(start, FedHistGBDT):
@@ -188,11 +181,9 @@ class FedHistGBDT(Boosted):
                 ask |= start
                 if order["loss"] == "squared" and not noised:
                     fold = Fields({"trees": Sum(), "loss": Sum(), "exponent": Exponents()})
-            replies = r.ask(histograms, ask)
-            total = replies.fold(fold)
+            total = r.ask(histograms, ask).fold(fold)
             hist = list(total["trees"])
             if noised:
-                self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
                 hist = [in_agreement(sums, self.bins_.starts_, order) for sums in hist]
             elif level == 0:
                 loss = float(total["loss"])

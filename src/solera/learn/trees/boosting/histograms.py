@@ -36,7 +36,6 @@ from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.boosting.private_histograms import most_of_a_row
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
-from solera.privacy.dp.sums import NoisedSums
 from solera.trust.cells import Behind
 from solera.trust.constructors import sum_by
 
@@ -79,11 +78,11 @@ class HistBins(Transformer):
             cuts = np.concatenate([cuts, more], axis=1)
         self._cut(cuts)
 
-    def train_with_noise(self, federation: Federation, schema: Schema, noise: NoisedSums) -> Self:
+    def train_with_noise(self, federation: Federation, schema: Schema) -> Self:
         """Cut columns of these rows near their quantiles, from counts with noise."""
         self.schema_ = schema
         levels = np.arange(1, self.bins) / self.bins
-        self._cut(noised_quantiles(federation, levels, schema.width, noise))
+        self._cut(noised_quantiles(federation, levels, schema.width))
         return self
 
     def _cut(self, cuts: FloatArray) -> None:
