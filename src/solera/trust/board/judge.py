@@ -10,6 +10,7 @@ version, which adds noise to the persons behind a cell.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -88,8 +89,6 @@ def blinds(secret: bytes, question: bytes, size: int, owners: int) -> Any:
 
     Sums of them tell that there is one, and next to nothing else.
     """
-    import hashlib
-
     stream = hashlib.shake_256(framed("blind", secret, question)).digest(8 * size)
     drawn = np.frombuffer(stream, "<i8") // (2 * owners)
     return np.where(drawn == 0, 1, drawn)
