@@ -22,7 +22,6 @@ from solera.serve.connection import Connection
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.epoch import Epoch
 
-
 _LOOK_SECONDS = 1.0
 """How soon a job that runs hears of a decision, or of another policy."""
 
