@@ -13,6 +13,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.model_selection import GridSearchCV
 
 import solera as so
 from solera.core.component import describe
@@ -123,6 +124,7 @@ def test_describe_is_a_closed_job(network):
         (lambda fed: LINEAR.clone().fit(so.simulate(frame(), target="died")).evaluate(fed),
          "comes from elsewhere"),
         (lambda fed: fed.ask("data.flaws").collect(), "sums"),
+        (lambda fed: GridSearchCV(LINEAR, {"rounds": [2, 3]}).fit(fed), "every owner approves"),
     ],
 )  # fmt: skip
 def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, says):

@@ -16,6 +16,7 @@ from solera.serve.agent.closed.store import OwnJob
 from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
 from solera.serve.connection import Connection
@@ -66,8 +67,11 @@ class OwnerRules:
     def _objection(self, job: OwnJob) -> str | None:
         policy = self._policy()
         while policy.hours is not None and datetime.now().time() not in policy.hours:
-            time.sleep(1.0)
+            time.sleep(_LOOK_SECONDS)
             policy = self._policy()
+        withdrawn = self._folder / WITHDRAWN
+        if withdrawn.exists() and withdrawn.stat().st_mtime > job.since:
+            return "a person was left out of the rows since"
         last = self._last(job)
         if last is not None and last.verdict != "approved":
             return f"{last.person} has {last.verdict} it: {last.reason}"
