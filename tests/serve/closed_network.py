@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,7 @@ from solera.data.dictionary_tables import read_table
 from solera.serve.agent.agent import Agent
 from solera.serve.agent.policy_file import PolicyFile
 from solera.serve.agent.worker import Worker
-folder, data, policy = sys.argv[1:]
+folder, data, policy = sys.argv[1:4]
 
 
 def table(dictionary):
@@ -50,6 +54,21 @@ logging.basicConfig(level=logging.WARNING)
 agent = Agent(folder, Worker(rows, table=table), PolicyFile(policy))
 agent.run(wait=5)
 """
+CLOCK = """
+import sys, time
+from pathlib import Path
+real = time.time
+
+
+def moved():
+    ahead = Path(sys.argv[4]) if sys.argv[4] else None
+    return real() + (float(ahead.read_text()) if ahead and ahead.exists() else 0.0)
+
+
+from solera.serve.agent.closed import connection as closed_connection
+from types import SimpleNamespace
+closed_connection.time = SimpleNamespace(time=moved, monotonic=time.monotonic)
+"""
 POLICY = 'policy = "sums"\nexact_training = true\n[approval]\nmode = "auto"\n'
 
 
@@ -57,9 +76,21 @@ class ClosedNetwork(Network):
     """Four owners with the rows of a frame, whose last column is the target."""
 
     def __init__(
-        self, folder: Path, frame: pd.DataFrame, *, signed: int = 4, **options: Any
+        self,
+        folder: Path,
+        frame: pd.DataFrame,
+        *,
+        signed: int = 4,
+        clock: bool = False,
+        simd: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
+        """``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
+
+        ``simd``: by owner, what NumPy may not use in its worker.
+        """
         super().__init__(folder)
+        self.clock, self.simd = clock, simd or {}
         self.frame = frame
         self.parts = np.array_split(np.arange(len(frame)), len(NAMES))
         self.dictionary = so.epochs.draft(frame, target=frame.columns[-1])
@@ -96,7 +127,13 @@ class ClosedNetwork(Network):
 
     def work(self, name: str) -> None:
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
-        self.agents[name] = Program(AGENT, str(self.folder / name), *files)
+        if name in self.simd:  # NumPy must not be loaded before
+            environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": self.simd[name]}
+            command = [sys.executable, "-W", "ignore", "-c", AGENT, str(self.folder / name), *files]
+            self.agents[name] = subprocess.Popen(command, env=environment)
+            return
+        later = str(self.folder / "later") if self.clock else ""
+        self.agents[name] = Program(CLOCK + AGENT, str(self.folder / name), *files, later)
 
     def closed(self, seed: int = 0, **selected: Any) -> so.Federation:
         """The owners, as a researcher reaches them."""

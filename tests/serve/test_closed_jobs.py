@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.model_selection import GridSearchCV
 
 import solera as so
 from solera.core.component import describe
@@ -28,6 +30,14 @@ from solera.serve.driver.closed.attached import ClosedJobEnded  # noqa: E402
 from solera.trust.board.engine import NotClosed  # noqa: E402
 
 LINEAR = so.FedLinear(rounds=6)
+
+
+def features():
+    """The SIMD levels among which NumPy chooses on this machine."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    found = {name for name in __cpu_dispatch__ if __cpu_features__.get(name)}
+    return found | ({"AVX2"} if "X86_V3" in found else set())
 
 
 def frame(rows=400):
@@ -114,6 +124,7 @@ def test_describe_is_a_closed_job(network):
         (lambda fed: LINEAR.clone().fit(so.simulate(frame(), target="died")).evaluate(fed),
          "comes from elsewhere"),
         (lambda fed: fed.ask("data.flaws").collect(), "sums"),
+        (lambda fed: GridSearchCV(LINEAR, {"rounds": [2, 3]}).fit(fed), "every owner approves"),
     ],
 )  # fmt: skip
 def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, says):
@@ -228,3 +239,109 @@ def sums(network, name):
         db = sqlite3.connect(network.folder / name / "closed.sqlite")
         return db.execute("SELECT count(*) FROM records WHERE name LIKE 'sum%'").fetchone()[0]
     return 0
+
+
+def test_an_owner_that_is_away_for_good_ends_the_run(tmp_path):
+    """After the patience of the text, by the clock of the others."""
+    network = ClosedNetwork(tmp_path, frame(), clock=True)
+    try:
+        driven = Driven(network, describe(LINEAR), 0, 0.2)
+        until(lambda: any(s == "running" for s, _ in states(network)["north"]))
+        kill(network.agents["west"])
+        until(lambda: waits(network, "north") == ["west"])
+        (network.folder / "later").write_text(str(8 * 24 * 3600))
+        for name in NAMES[:3]:
+            reason = until(lambda n=name: [r for s, r in states(network)[n] if s == "ended"])[0]
+            assert "is away for too long" in reason or "another owner ended" in reason
+        assert not driven.result.exists()
+    finally:
+        network.close()
+
+
+def waits(network, name):
+    """For whom an owner waits."""
+    db = sqlite3.connect(network.folder / name / "closed.sqlite")
+    return json.loads(db.execute("SELECT waits FROM jobs").fetchone()[0])
+
+
+@pytest.mark.skipif("AVX2" not in features(), reason="this machine has one level only")
+def test_workers_of_other_simd_levels_end_with_one_anothers_bytes(tmp_path):
+    """What workers compute may differ in the last bit; what all owners sign is one result."""
+    levels = ["", "AVX512F AVX512_SKX X86_V4", "AVX2 FMA3 X86_V3 AVX512F", ""]
+    network = ClosedNetwork(tmp_path, frame(), simd=dict(zip(NAMES, levels, strict=True)))
+    try:
+        model = so.FedGLM("binomial").fit(network.closed())
+        simulated = so.FedGLM("binomial").fit(network.simulation())
+        np.testing.assert_allclose(model.params_, simulated.params_, rtol=1e-9, atol=1e-12)
+        assert {state for jobs in states(network).values() for state, _ in jobs} == {"finished"}
+    finally:
+        network.close()
+
+
+def test_a_job_file_does_what_python_does(network, monkeypatch):
+    from typer.testing import CliRunner
+
+    from solera.cli.app import app
+
+    monkeypatch.setenv("SOLERA_TOKEN", network.token)
+    monkeypatch.setenv("SOLERA_RESEARCHER_KEY", str(network.folder / "researcher.key"))
+    file, out = network.folder / "job.toml", network.folder / "model.sol"
+    file.write_text(
+        'name = "risk"\nfederation = "cardio"\nowner = "ana"\nseed = 4\ntest = 0.2\n'
+        'evaluate = "test"\n[learner]\nkind = "FedGLM"\nfamily = "binomial"\n'
+    )
+    place = ["--url", network.url, "--ca", network.ca]
+    done = CliRunner().invoke(app, ["job", "start", str(file), "--out", str(out), *place])
+    assert done.exit_code == 0, done.output
+    assert "loss=" in done.output
+    simulated = so.FedGLM("binomial").fit(network.simulation(seed=4, test=0.2))
+    assert learned(so.load(out)) == learned(simulated)
+    listed = CliRunner().invoke(app, ["jobs", "-f", "cardio", *place])
+    assert "closed training" in listed.output
+
+
+def test_interrupted_a_fit_is_detached_and_says_so(network, capsys, monkeypatch):
+    from solera.serve.driver.closed.attached import Attached
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    federation = network.closed(seed=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Attached, "_next", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            LINEAR.clone().fit(federation)
+    assert "goes on without this program; the same call attaches again" in capsys.readouterr().err
+    model = LINEAR.clone().fit(network.closed(seed=5))
+    assert learned(model) == learned(LINEAR.clone().fit(network.simulation(seed=5)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_five_hundred_kills(tmp_path, request, database):
+    """250 for each database, over four learners: the same bytes every time."""
+    options = {}
+    if database == "postgresql":
+        from databases import new_database
+
+        options["database"] = new_database(request.getfixturevalue("postgres"))
+    network = ClosedNetwork(tmp_path, frame(), **options)
+    learners = [
+        lambda: so.FedLinear(rounds=15),
+        lambda: so.Pipeline(so.FedScaler(), so.FedGLM("binomial")),
+        lambda: so.learn.Scaffold(so.nn.mlp(4, 5, 2), rounds=8),
+        lambda: so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedHEONN()),
+    ]
+    draw, killed, seed = random.Random(28), 0, 0
+    try:
+        while killed < 250:
+            make = learners[seed % len(learners)]
+            repeat, test = seed // len(learners) % 10, seed // (10 * len(learners)) % 5 / 10
+            driven = Driven(network, describe(make()), repeat, test)
+            struck = storm(network, driven, 10, draw)
+            expected = learned(make().fit(network.simulation(seed=repeat, test=test)))
+            assert driven.wait(600) == expected, (seed, struck)
+            killed, seed = killed + len(struck), seed + 1
+            print(f"{killed} kills, {seed} fits", flush=True)
+    finally:
+        network.close()

@@ -143,7 +143,7 @@ def audit_new_key(
 
     private, public = new_key(name)
     typer.echo(f"{private} opens copies; keep it elsewhere")
-    typer.echo(f'[output]\nkeep_copies = "{public}"')
+    typer.echo(f'keep_copies = "{public}"')
 
 
 @audit.command("open", epilog="Example: solera audit open agent/copies/*.copy --key copies.key")

@@ -39,7 +39,7 @@ def join(
     ],
     policy: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="What may be asked; see [bold]solera policy[/bold]."),
+        typer.Option(metavar="FILE", help="What may leave; see [bold]solera policy[/bold]."),
     ],
     token: Annotated[
         str | None,

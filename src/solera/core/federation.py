@@ -205,6 +205,15 @@ class Federation:
         names = self.names or getattr(self.engine, "client_names", ())
         return [names[client] if names else f"client {client}" for client in clients.tolist()]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, of a simulation: cross-validation asks for them first."""
+        raise _no_rows()
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Some rows of a simulation."""
+        raise _no_rows()
+
     def closed_job(self, learner: str) -> Self:
         """The same clients as a learner meets them in a closed job, where their policy wants one.
 
@@ -357,6 +366,15 @@ class Federation:
                 hint="send less, or raise it with limits=so.messages.Limits(size=…)",
             )
         return size
+
+
+def _no_rows() -> UsageError:
+    return UsageError(
+        "cross-validation chooses rows, which over a network nobody can, and each of its fits "
+        "would be a job that every owner approves",
+        hint="fit(so.connect(…, validation=0.1)) with EarlyStopping; or search in so.simulate and "
+        "fit what it chooses",
+    )
 
 
 def _needed(quorum: int | float | None, asked: int) -> int:

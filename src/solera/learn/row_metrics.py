@@ -32,7 +32,7 @@ def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
     ...     return 5.0 * (y > predicted) + (y < predicted)
 
     ``evaluate(federation, metrics=["cost"])`` then gives its mean over all rows, and over those of
-    each client. Under a policy a client with too few rows withholds its sum.
+    each client.
     """
 
     def install(function: RowMetric) -> RowMetric:

@@ -127,10 +127,9 @@ class OwnPosts(Message):
 
 
 class Ending(Message):
-    """How a job ended at an owner: with the result, or at step ``k``, whatever the reason was."""
+    """How a job ended at an owner: with the result or not, whatever the reason was."""
 
     finished: Annotated[bool, Meta(examples=[True])]
-    step: Annotated[str, Meta(max_length=20)] = ""
 
 
 def version_of(jobs: Sequence[ClosedJob], *, steps: bool = True) -> str:

@@ -93,7 +93,7 @@ def test_what_lasts_is_told_soon_and_silence_is_broken(monkeypatch):
             assert len(liar.beats) <= 3 + (time.monotonic() - began) / 0.2, "but not all the time"
             liar.dead = False
             now["head"] = [5, TWO]
-        assert liar.beats[-1] == {"doing": "", "version": "", "head": [5, TWO]}, "the last word"
+        assert liar.beats[-1] == {"doing": "", "version": "", "policy": "", "head": [5, TWO]}
 
 
 def test_a_coordinator_that_hangs_does_not_keep_an_agent_from_ending(monkeypatch):

@@ -126,10 +126,12 @@ def test_an_upload_of_rows_leaves_under_trust_only():
     with pytest.raises(GateRefusal, match="answer no open ask"):
         check_open_ask(Policy("sums"), upload)
     sealed = find_task("vertical.rows")
-    with pytest.raises(GateRefusal, match='under the policy "trusted" only'):
-        check_open_ask(Policy("noise"), sealed)
+    narrow = Policy.of({"policy": "trusted", "jobs": ["training"]})
+    for policy in (Policy.of("noise"), narrow):
+        with pytest.raises(GateRefusal, match='under the policy "trusted" with jobs'):
+            check_open_ask(policy, sealed)
     for one in (upload, sealed):
-        check_open_ask(Policy("trusted"), one)
+        check_open_ask(Policy.of("trusted"), one)
 
 
 def test_the_rules_are_those_of_the_three_policies():

@@ -62,8 +62,8 @@ class FedKMeans(Learner):
     inertia_: Σ d² of all rows of all clients to their nearest centroids.
     counts_: rows of each cluster.
 
-    Clusters of fewer than ``min_count`` rows of a client with a policy are withheld there with all
-    their sums: centroids, ``counts_`` and ``inertia_`` are then of the rows that are told.
+    Where a cluster of few persons is absent from a total, centroids, ``counts_`` and ``inertia_``
+    are of the rows that are told.
     """
 
     closed_job = "clusters are cells that data made, which wait for the next version"

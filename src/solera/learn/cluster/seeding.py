@@ -3,7 +3,7 @@
 k-means++ and k-means|| start from rows, chosen far from each other. Here a client sends, instead
 of a chosen row, sum and number of its rows that lie closest to it, and only where these are at
 least five. The coordinator reduces the means to k centroids by weighted k-means. Which rows are
-chosen depends on every single one: where there is a policy, this needs ``trusted``.
+chosen depends on every single one: at an owner this needs the policy ``trusted``.
 """
 
 from __future__ import annotations

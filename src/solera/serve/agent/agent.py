@@ -111,6 +111,7 @@ class Agent:
         who = (self.place, self.identity, self.folder, self.connection)
         self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
+        self._refreshing = threading.Lock()
         self.closed = self._closed_jobs()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
@@ -127,7 +128,7 @@ class Agent:
             self.worker,
             self.attempts,
             self.audit,
-            OwnerRules(self.folder, self.place, lambda: self.policy),
+            OwnerRules(self.folder, self.place, self._policy_now),
             self.stop,
         )
 
@@ -145,11 +146,20 @@ class Agent:
         ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
         self.worker.change(Guard(self.policy.rules, ledger))
 
+    def _policy_now(self) -> OwnerPolicy:
+        """The policy, as its file says at this moment."""
+        self._refresh()
+        return self.policy
+
     def _refresh(self) -> None:
         """Follow the policy's file, and who withdrew.
 
         :class:`PolicyBroken` if the policy makes no sense now.
         """
+        with self._refreshing:
+            self._follow_files()
+
+    def _follow_files(self) -> None:
         withdrawn = self._withdrawals()
         if self._source is not None and withdrawn != self._left_out:
             self._read_anew(self._source)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _SOON, _WAIT = 2.0, 20.0
 """Seconds: who is not there soon is waited for, and the pages say so."""
-_EVIDENCE_SECONDS = 20.0
+_EVIDENCE_SECONDS = 10.0
 """How long the others' evidence is waited for: it names who is to blame, nothing else."""
 
 
@@ -105,10 +105,10 @@ class BoardClient:
         if self._again(lambda: self._connection.call("GET", self._path, ClosedJob)).going_on:
             self._again(lambda: self._put(f"{self._path}/result", sealed))
 
-    def end(self, *, finished: bool, step: str = "") -> None:
+    def end(self, *, finished: bool) -> None:
         """Tell that the job is over here."""
         path = f"{self._path}/over"
-        self._again(lambda: self._connection.request("POST", path, json=Ending(finished, step)))
+        self._again(lambda: self._connection.request("POST", path, json=Ending(finished)))
 
     def _put(self, path: str, content: bytes) -> None:
         """In one request, or as a blob, in pieces that resume."""

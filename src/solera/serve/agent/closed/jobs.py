@@ -111,7 +111,7 @@ class OwnerJobs(threading.Thread):
             own = self.store.add(job.jid, job.epoch, b64decode(job.text))
             self._rules.told(own, text)
         if own.state in OVER:  # the agent ended before it could say so
-            ending = Ending(own.state == "finished", own.step)
+            ending = Ending(own.state == "finished")
             connection.request("POST", f"/v1/closed/{job.jid}/over", json=ending)
             return
         epoch = self._rules.epoch(job.epoch, connection)

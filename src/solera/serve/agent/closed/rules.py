@@ -16,21 +16,23 @@ from solera.serve.agent.closed.store import OwnJob
 from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
 from solera.serve.connection import Connection
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.epoch import Epoch
 
+_LOOK_SECONDS = 1.0
+"""How soon a job that runs hears of a decision, or of another policy."""
+
 
 class OwnerRules:
-    """The policy of now, and the decisions in the client's folder.
-
-    ``broken()`` says why the policy's file makes no sense, if so: then nothing runs.
-    """
+    """The policy of now, and the decisions in the client's folder."""
 
     def __init__(self, folder: Path, place: home.Place, policy: Callable[[], OwnerPolicy]) -> None:
         self._folder, self._place, self._policy = folder, place, policy
+        self._looked: dict[str, tuple[float, str | None]] = {}
 
     def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
         """The epoch of this hash, if it is the newest that this owner and all others signed."""
@@ -54,11 +56,22 @@ class OwnerRules:
         return NewVerdict("approved", last.person) if self._holds(last) else None
 
     def objection(self, job: OwnJob) -> str | None:
-        """Why a job that runs may not go on; outside of the policy's hours it waits."""
+        """Why a job that runs may not go on, looked up now and then; in closed hours it waits."""
+        looked, found = self._looked.get(job.jid, (float("-inf"), None))
+        if time.monotonic() - looked < _LOOK_SECONDS:
+            return found
+        found = self._objection(job)
+        self._looked[job.jid] = (time.monotonic(), found)
+        return found
+
+    def _objection(self, job: OwnJob) -> str | None:
         policy = self._policy()
         while policy.hours is not None and datetime.now().time() not in policy.hours:
-            time.sleep(1.0)
+            time.sleep(_LOOK_SECONDS)
             policy = self._policy()
+        withdrawn = self._folder / WITHDRAWN
+        if withdrawn.exists() and withdrawn.stat().st_mtime > job.since:
+            return "a person was left out of the rows since"
         last = self._last(job)
         if last is not None and last.verdict != "approved":
             return f"{last.person} has {last.verdict} it: {last.reason}"

@@ -125,7 +125,7 @@ class ClosedRun(threading.Thread):
         try:
             if not isinstance(ended, RunStopped):
                 reason = f"{reason}; {run.blame()}"
-            board.end(finished=False, step=f"sum{run.k}")
+            board.end(finished=False)
         except (RunEnded, CoordinatorError) as error:
             log.info("closed job %s: %s", self.job.jid[:8], error)
         run.end()

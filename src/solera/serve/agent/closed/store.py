@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE TABLE IF NOT EXISTS records (
     jid TEXT, name TEXT, content BLOB, PRIMARY KEY (jid, name)
 );
-CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY, event TEXT, facts TEXT);
+CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT, facts TEXT);
 CREATE TABLE IF NOT EXISTS results (
     hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB
 );
@@ -61,6 +62,9 @@ class ClosedStore:
     def __init__(self, path: Path, audit: AuditLog | None = None) -> None:
         self._database = Database(path, _TABLES, durable=True)
         self._audit = audit
+        self._turn = threading.Lock()
+        self._written: int | None = None
+        """The last line that the log has."""
 
     # --- jobs ---
 
@@ -165,6 +169,7 @@ class ClosedStore:
             return bytes(row[0])
         content = make()
         with self._database.write() as db:
+            db.execute("DELETE FROM lines WHERE id <= ?", (self._written or 0,))
             db.execute("INSERT INTO records VALUES (?, ?, ?)", (jid, name, content))
             digest = hashlib.sha256(content).hexdigest()
             _add_line(db, "closed record", jid=jid, name=name, digest=digest, bytes=len(content))
@@ -179,14 +184,20 @@ class ClosedStore:
         self._database.empty_journal()
 
     def write_log(self) -> None:
-        """Hand the lines on to the signed log; after a crash in between some come twice."""
+        """Hand new lines on to the signed log; they are deleted with the next record."""
         if self._audit is None:
             return
-        with self._database.write() as db:
-            lines = db.execute("SELECT id, event, facts FROM lines ORDER BY id").fetchall()
+        with self._turn:
+            with self._database.write() as db:
+                new = "SELECT id, event, facts FROM lines WHERE id > ? ORDER BY id"
+                lines = db.execute(new, (self._written or 0,)).fetchall()
+            if self._written is None:  # before a crash the log may have got some of them
+                last = self._audit.last()
+                known = [i for i, line in enumerate(lines) if json.loads(line[2]) == last]
+                lines = lines[known[-1] + 1 :] if known else lines
             if lines:
                 self._audit.extend([(event, json.loads(facts)) for _, event, facts in lines])
-                db.execute("DELETE FROM lines WHERE id <= ?", (lines[-1][0],))
+                self._written = lines[-1][0]
 
     def close(self) -> None:
         self._database.close()

@@ -117,7 +117,7 @@ class Closed(Base):
         if stored is None:
             self._add(connection, posts, **asdict(row))
             if row.step == "evidence" and text.state == "running":
-                _move(connection, text, "ended", "an owner found what must not be", row.time)
+                _move(connection, text, "ended", _where(connection, row.jid), row.time)
             return True
         facts = {"step": row.step, "owner": row.owner, "digest": row.digest}
         facts |= {"signature": row.signature.hex(), "first": stored.digest}
@@ -159,7 +159,7 @@ class Closed(Base):
             connection.execute(mine.values(over=now))
             if ending.finished or row.state not in GOING_ON:
                 return row
-            return _move(connection, row, "ended", f"ended at {ending.step or 'the start'}", now)
+            return _move(connection, row, "ended", _where(connection, jid), now)
 
     def fetched(self, jid: str, now: float) -> None:
         """The researcher has the result."""
@@ -225,6 +225,14 @@ def _index(row: TextRow, client: ClientRow) -> int:
     if client.revoked is not None:
         raise Denied("this client is revoked")
     return row.owners.index(key)
+
+
+def _where(connection: Connection, jid: str) -> str:
+    """At which step a job ends; why is for nobody but the owner that ended it."""
+    newest = func.min(posts.c.time).desc()
+    steps = select(posts.c.step).where(posts.c.jid == jid, posts.c.step != "evidence")
+    step = connection.scalar(steps.group_by(posts.c.step).order_by(newest).limit(1))
+    return f"ended at {step or 'its start'}"
 
 
 def _move(connection: Connection, row: TextRow, state: State, reason: str, now: float) -> TextRow:
