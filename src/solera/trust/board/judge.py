@@ -113,6 +113,8 @@ def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy
                 f"{_named(entry)} {what} by cell, which {NEXT}",
                 "so.count_by(None), so.sum_by(None, values, where=…); or the policy 'trusted'",
             )
+    elif isinstance(leaf, Gram | Update) and leaf.rows is not None:
+        _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
     elif isinstance(leaf, Update):
         _check_update(task, entry, payload, policy)
     elif not isinstance(leaf, Fact | Gram):
