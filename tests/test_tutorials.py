@@ -172,7 +172,7 @@ def test_write_a_learner_ends_at_real_agents(tmp_path):
     """They have the task installed and a policy, and what they tell gives the right model."""
     parties = ("coordinator", "researcher", "north", "south")
     said = follow("write-a-learner.md", parties, tmp_path)
-    assert "lets out  the reply: counts and sums over at least min_count rows" in said
+    assert "does      Rows, sums and sums of squares of every class." in said
     assert "as on the joined rows" in said
     assert re.search(r"bayes +tutorial.class_moments +1 +0 +0 +81 ", said)
     assert (tmp_path / "bayes.sol").exists()

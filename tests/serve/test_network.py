@@ -10,8 +10,8 @@ import pytest
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.payload import encode
 from solera.core.errors import GateRefusal
+from solera.core.payload import encode
 from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):

@@ -27,14 +27,16 @@ class Withholding(Policy):
     masked: bool = False
     """Whether replies are to be masked: every number says then whether it is absent."""
 
-    @property
-    def trusts_the_driver(self) -> bool:
-        return False
-
 
 def install(monkeypatch: Any) -> None:
     """Let clients of simulations whose policy is :class:`Withholding` withhold."""
+    at_once = blocks.Runner._at_once
+
+    def one_by_one(runner, task, ask):
+        return not isinstance(runner.policy, Withholding) and at_once(runner, task, ask)
+
     monkeypatch.setattr(blocks, "answer", _answer)
+    monkeypatch.setattr(blocks.Runner, "_at_once", one_by_one)
 
 
 def _answer(policy, task, client, payload, reply, ledger=None):

@@ -44,8 +44,7 @@ def is_closed(federation: Federation) -> bool:
 def as_job(learner: Any, federation: Federation) -> Federation:
     """The federation as the fit of a learner meets it.
 
-    Under the policy ``noise`` a learner with ``dp=`` asks openly: what leaves has noise that budgets
-    count.
+    Under the policy ``noise`` a learner with ``dp=`` asks openly, and budgets count its noise.
     """
     policy = federation.configuration.policy
     noised = any(getattr(part, "dp", None) is not None for part in [learner, *_parts(learner)])

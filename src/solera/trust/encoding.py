@@ -22,7 +22,7 @@ from solera.core.errors import DataError, PayloadError, UsageError
 from solera.trust.masks import Words
 
 _LEAF = "$leaf"
-_AT_ONCE = 1 << 13
+_AT_ONCE = 1 << 15
 """Numbers that are taken apart at once: they stay in the processor's cache."""
 TWO_WORDS = 128
 """Bits of a number without a declared range."""

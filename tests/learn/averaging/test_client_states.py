@@ -186,7 +186,7 @@ def test_forgetting_a_client_begins_with_what_others_kept_then():
 def test_what_was_spent_of_a_budget_is_remembered_whatever_is_fitted():
     pytest.importorskip("dp_accounting")
     budget = {"epsilon": 20.0, "delta": 1e-3}
-    fed = so.simulate(X, Y, clients=2, policy={"policy": "noise", "privacy": budget})
+    fed = so.simulate(X, Y, clients=3, policy={"policy": "noise", "privacy": budget})
     dp = so.DP(noise_multiplier=4.0, delta=1e-3, clip=1.0)
     so.FedAvg(NET, rounds=2, weight=None, dp=dp).fit(fed)
     assert len(fed.states()[0][SPENT]) == 2

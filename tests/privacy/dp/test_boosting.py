@@ -129,12 +129,12 @@ def test_boosting_with_noise_leaves_until_the_budget_is_spent():
     start = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(clients_of(2))
     limits = Policy("noise", budget=(9.0, 1e-5))
     local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
-    fed = so.simulate(ROWS, CLASSES, clients=2, seed=3, policy=limits)
+    fed = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy=limits)
     make = lambda: so.FedHistGBDT(rounds=3, max_depth=2, bins=4, dp=local)  # noqa: E731
     model = make().fit(fed, start=start)
     assert model.history_[-1]["epsilon"] <= 8.0
     with pytest.raises(NotEnoughReplies, match="privacy budget"):
         make().fit(fed, start=start)
-    without = so.simulate(ROWS, CLASSES, clients=2, seed=3, policy="noise")
+    without = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy="noise")
     with pytest.raises(NotEnoughReplies, match="no budget"):
         make().fit(without, start=start)
