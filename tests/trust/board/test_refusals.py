@@ -228,6 +228,11 @@ def products(client: Any, ask: Any) -> dict[str, Any]:
     return {"gram": so.gram(wide), "rows": so.count_by(None)}
 
 
+@task("board_test.some_rows")
+def some_rows(client: Any, ask: Any) -> dict[str, Any]:
+    return {"gram": so.gram(client.data.X[:1], rows=np.arange(1))}
+
+
 @task("board_test.noise")
 def noised(client: Any, ask: Any) -> dict[str, Any]:
     return {"rows": so.count_by(None)}
@@ -255,6 +260,7 @@ class Asks(Learner):
         (Asks("board_test.histogram", {"count": True}), "'cells' holds counts by cell", "sum_by"),
         (Asks("board_test.histogram", {"count": False}), "'sums' holds sums by cell", "sum_by"),
         (Asks("board_test.products", {"times": 9}), "45 parameters of one output", "FedSelect"),
+        (Asks("board_test.some_rows"), "numbers of some rows only", "rows="),
         (Asks("board_test.step"), "a model that takes many rounds", "exact_training = true"),
         (
             Asks("board_test.noise", {"privacy": {"mechanism": "gaussian", "noise": 1.0}}),

@@ -1,6 +1,6 @@
-"""Closed jobs: every owner runs the approved learner itself, and only sums are shared.
+"""Closed jobs: every owner runs the learner itself, and only sums over all owners are shared.
 
-:mod:`.text` is what owners approve, :mod:`.run` the protocol that owners follow on a board,
-:mod:`.engine` the engine on which the learner runs without rows, :mod:`.judge` what of an owner's
-contributions may be added up.
+What owners approve is in :mod:`.text`, the protocol they follow on a board in :mod:`.run`, its end
+in :mod:`.result`, what an owner keeps in :mod:`.store`. The learner asks :mod:`.engine`; one ask
+becomes one or two sums in :mod:`.sums`, of terms that :mod:`.judge` lets through.
 """

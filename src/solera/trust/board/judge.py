@@ -10,6 +10,7 @@ version, which adds noise to the persons behind a cell.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -88,8 +89,6 @@ def blinds(secret: bytes, question: bytes, size: int, owners: int) -> Any:
 
     Sums of them tell that there is one, and next to nothing else.
     """
-    import hashlib
-
     stream = hashlib.shake_256(framed("blind", secret, question)).digest(8 * size)
     drawn = np.frombuffer(stream, "<i8") // (2 * owners)
     return np.where(drawn == 0, 1, drawn)
@@ -114,6 +113,8 @@ def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy
                 f"{_named(entry)} {what} by cell, which {NEXT}",
                 "so.count_by(None), so.sum_by(None, values, where=…); or the policy 'trusted'",
             )
+    elif isinstance(leaf, Gram | Update) and leaf.rows is not None:
+        _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
     elif isinstance(leaf, Update):
         _check_update(task, entry, payload, policy)
     elif not isinstance(leaf, Fact | Gram):
