@@ -51,7 +51,7 @@ def rows():
 
 
 logging.basicConfig(level=logging.WARNING)
-agent = Agent(folder, Worker(rows, table=table), PolicyFile(policy))
+agent = Agent(folder, Worker(rows, table=table, begin=False), PolicyFile(policy))
 agent.run(wait=5)
 """
 CLOCK = """

@@ -110,6 +110,15 @@ def test_a_call_that_is_made_again_is_the_same_job(network):
     assert learned(other) != learned(first), "another repeat has other draws"
 
 
+def test_a_model_is_scored_once_on_a_part(network):
+    model = LINEAR.clone().fit(network.closed(seed=3, test=0.2))
+    first = model.evaluate(network.closed(seed=3, test=0.2))
+    again = model.evaluate(network.closed(seed=7, test=0.2))
+    assert again.metrics == first.metrics
+    with pytest.raises(ClosedJobEnded, match="its figures stand"):
+        model.evaluate(network.closed(test=0.1))
+
+
 def test_describe_is_a_closed_job(network):
     assert str(so.describe(network.closed())) == str(so.describe(network.simulation()))
 

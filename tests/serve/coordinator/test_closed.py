@@ -123,3 +123,13 @@ def test_posts_of_a_job_that_ended_go_after_a_month(store, running):
     assert (ended.state, ended.reason) == ("ended", "ended at start")
     assert not store.prune_posts(NOW + 1)
     assert store.prune_posts(NOW + KEEP_SECONDS + 1) == 1
+
+
+def test_who_leaves_takes_its_posts_along_and_ends_what_runs(store, running):
+    post(store, 0)
+    post(store, 1)
+    assert store.held("cardio", 2)["closed_posts"] == 1, "owner 0 is client 2"
+    assert store.forget_client("cardio", 2)["closed_posts"] == 1
+    assert [row.pruned for row in store.posts(JID, "start")] == [True, False]
+    assert (store.text(JID).state, store.text(JID).reason) == ("ended", "an owner has left")
+    assert store.closed_job(JID).owners[0].name == "(has left)"

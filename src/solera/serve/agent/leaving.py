@@ -22,7 +22,7 @@ from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
 from solera.serve.statements import is_genuine
 
 _DATABASE = ("-wal", "-shm", "")
-_ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)
+_ATTEMPTS = tuple(f"{file}{end}" for file in (home.ATTEMPTS, home.CLOSED) for end in _DATABASE)
 _OURS = (
     home.MEMORY,
     *_ATTEMPTS,

@@ -126,7 +126,21 @@ class OwnerJobs(threading.Thread):
     def _verdict(self, own: OwnJob, text: JobText, epoch: Epoch | None) -> NewVerdict | None:
         if epoch is None:
             return NewVerdict("refused", reason="this owner has signed another epoch, or none")
+        if before := self._scored_before(own, text):
+            reason = f"this model was scored on this part by job {before[:16]}: its figures stand"
+            return NewVerdict("refused", reason=reason)
         return self._rules.verdict(own, text, epoch)
+
+    def _scored_before(self, own: OwnJob, text: JobText) -> str | None:
+        """An earlier job that has scored the same model on a fold of the same test part."""
+        for job in self.store.jobs():
+            if (job.state, job.epoch) != ("finished", own.epoch) or text.kind != "evaluation":
+                continue
+            other = parse(job.text)
+            same = (other.kind, other.model) == (text.kind, text.model)
+            if same and set(other.test) & set(text.test):
+                return job.jid
+        return None
 
     def _say(self, connection: Connection, own: OwnJob, said: NewVerdict) -> None:
         """Told first: what is not, is decided again."""

@@ -34,6 +34,7 @@ from solera.serve.coordinator.store.base import (
     note,
     plain,
 )
+from solera.serve.coordinator.store.closed_leaving import forget_owner, posts_held
 from solera.serve.coordinator.store.epoch_tables import drafts, parts
 from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import (
@@ -224,10 +225,13 @@ class Members(Base):
     def held(self, federation: str, client: int) -> dict[str, int]:
         """How many rows of each table are held for a client."""
         with self._read() as connection:
-            return {
+            key = find_client(connection, federation, client).sign_key.hex()
+            held = {
                 table.name: count_rows(connection, table, where)
                 for table, where in _holdings(federation, client)
             }
+            posted = posts_held(connection, federation, key)
+            return {**held, "closed_posts": posted} if posted else held
 
     def client_digests(self, federation: str, id: int) -> set[str]:
         """The blobs that hold what this client sent and what was meant for it alone."""
@@ -245,7 +249,7 @@ class Members(Base):
         now = time.time()
         gone: dict[str, int] = {}
         with self._write() as connection:
-            find_client(connection, federation, id)
+            key = find_client(connection, federation, id).sign_key.hex()
             _lock_jobs(connection, federation)
             if self._sqlite:
                 connection.exec_driver_sql("PRAGMA secure_delete=ON")
@@ -259,6 +263,8 @@ class Members(Base):
                     else delete(table).where(where)
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
+            if posted := forget_owner(connection, federation, key, now):
+                gone["closed_posts"] = posted
             _forget_told(connection, federation, id)
             note(connection, "left", now, federation=federation, reason=f"client {id}")
             changed(connection, CLIENTS)

@@ -80,7 +80,7 @@ class ClosedDriver:
         if scores or metrics:
             asked = "scores=" if scores else "metrics="
             raise UsageError(f"evaluate({asked}): counts by cell wait for the next version")
-        text = self._text("evaluation", model=result_of(model))
+        text = self._text("evaluation", model=result_of(model), repeat=0)
         told = opened(self._closed(text).result)["evaluation"]
         return Evaluation(
             figures(told["metrics"]),
@@ -103,7 +103,7 @@ class ClosedDriver:
             learner=content.pop("learner", None),
             **asdict(self._selection),
             patience=self._patience,
-            repeat=self._repeat,
+            repeat=content.pop("repeat", self._repeat),
             researcher=self._researcher.name,
             researcher_key=self._researcher.public,
             **content,
