@@ -21,7 +21,6 @@ from cases import (
 import solera as so
 from solera.core.clients import ClientGroup, Draws
 from solera.core.component import describe_fitted
-from solera.core.engine import PerClient
 from solera.core.errors import DataError, NotFitted, SoleraError, UsageError
 from solera.core.payload import encode, encoded_size
 from solera.core.task import find_task, installed_tasks
@@ -29,7 +28,6 @@ from solera.engines.local import LocalEngine
 from solera.learn.averaging.lora import base_name
 from solera.learn.averaging.models import described
 from solera.trust.joined import run_on_joined_rows
-from solera.trust.noise import noise_table
 from solera.trust.open_asks import numbers_of
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
@@ -283,7 +281,7 @@ def test_many_equals_one_by_one():
     kept = {}
     for engine, ask in recorded_asks():
         task = find_task(ask.task)
-        if task.many is None or isinstance(ask.payload, PerClient):
+        if task.many is None or not engine._runner._at_once(task, ask):
             continue
         many = run_on_joined_rows(task) if task.many is True else task.many
         checked.add(task.name)
@@ -292,8 +290,6 @@ def test_many_equals_one_by_one():
         ids = np.arange(engine.clients)
         fresh = tuple([{} for _ in ids] for _ in range(2))
         joint, single = kept.setdefault(engine, fresh)  # what clients keep from ask to ask
-        if noise_table(ask.payload) is not None and task.spends is None:
-            continue  # every client is asked alone, to have noise of its own
         together = many(ClientGroup(ids, source, draws, joint), ask.payload)
         for client, reply in zip(ClientGroup(ids, source, draws, single), together,
                                  strict=True):  # fmt: skip

@@ -312,7 +312,7 @@ def test_noise_on_counts_is_charged_and_worth_what_it_says():
     entries = 5  # rows, three columns and classes, each of which a row changes by one
     assert off.std() == pytest.approx(3.0 * np.sqrt(entries), rel=0.1)
     limited = Policy("noise", budget=(0.5, 1e-5))
-    policed = so.simulate(PEOPLE, Y, clients=1, schema=PLACES, policy=limited)
+    policed = so.simulate(PEOPLE, Y, clients=3, schema=PLACES, policy=limited)
     with pytest.raises(so.errors.NotEnoughReplies, match="the privacy budget is"):
         policed.ask("describe.counts", cells(*TOWNS) | {"privacy": privacy}).collect()
 

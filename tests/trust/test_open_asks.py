@@ -306,10 +306,10 @@ def test_what_protects_clients_protects_persons_of_several_rows():
 
 def failure(policy: Any, task: Any, payload: Any = None) -> BaseException:
     with (
-        so.simulate(X, Y, clients=1, policy=policy) as fed,
+        so.simulate(X, Y, clients=3, policy=policy) as fed,
         pytest.raises(NotEnoughReplies) as caught,
     ):
-        fed.ask(task, payload).collect()
+        fed.ask(task, payload, to=[0]).collect()
     (failed,) = caught.value.failures
     assert failed.kind == "refused"
     return failed.error

@@ -35,6 +35,7 @@ class Task:
     (:mod:`solera.core.sealing`), ``alone`` that its replies may be read one by one where all others
     are only added up: they hold names and keys, on which clients agree first. ``fast`` is ``one``
     for a single client in the way of ``many``, where the other is written to be read.
+    ``stacks`` says of which payloads ``many`` serves several clients at once; of all by default.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Task:
     sealed: bool = False
     alone: bool = False
     fast: One | None = None
+    stacks: Callable[[Any], bool] | None = None
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -66,6 +68,7 @@ def task(
     sealed: bool = False,
     alone: bool = False,
     fast: One | None = None,
+    stacks: Callable[[Any], bool] | None = None,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -81,7 +84,8 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        _tasks[name] = Task(name, one, many, version, finite, like, spends, sealed, alone, fast)
+        rest = (version, finite, like, spends, sealed, alone, fast, stacks)
+        _tasks[name] = Task(name, one, many, *rest)
         return _tasks[name]
 
     return install

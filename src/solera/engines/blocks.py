@@ -142,6 +142,8 @@ class Runner:
 
     def _at_once(self, task: Task, ask: Ask) -> bool:
         """Whether one call may serve many clients: nothing is judged or noised for each."""
+        if task.stacks is not None and not task.stacks(ask.payload):
+            return False
         judged = self.policy is not None and not self.policy.trusts_the_driver
         noised = task.spends is None and noise_table(ask.payload) is not None
         return not (judged or noised or isinstance(ask.payload, PerClient))

@@ -19,7 +19,7 @@ from solera.learn.rows import dense
 from solera.trust.constructors import count_by, sum_by
 
 
-@task("describe.gaps", many=True)
+@task("describe.gaps")
 def count_gaps(client: Client, ask: Any) -> dict[str, Any]:
     """Rows, and those that miss a value, by column."""
     missing = ~np.isfinite(dense(client.data.X))

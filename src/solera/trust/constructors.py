@@ -182,7 +182,7 @@ def fact(value: Any) -> Fact:
     >>> @so.task("demo.version")
     ... def version(client, ask):
     ...     return {"numpy": so.fact(np.__version__.split(".")[0])}
-    >>> fed = so.simulate(np.ones((30, 1)), clients=2, seed=0, policy="noise")
+    >>> fed = so.simulate(np.arange(30.0)[:, None], clients=3, seed=0, policy="noise")
     >>> len({reply["numpy"] for reply in fed.ask(version)})
     1
     """

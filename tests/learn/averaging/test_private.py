@@ -400,7 +400,7 @@ def test_what_a_core_with_noise_spends_is_charged_to_its_owner():
     fed = labelled(3, policy=Policy("noise", budget=(50.0, DELTA)))
     several_labels(so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0), rounds=2).fit(fed)
     spent = [Event.from_payload(event) for event in fed.states()[0][SPENT]]
-    assert spent == [Event(3.0 / (2 * math.sqrt(2)))] * 2
+    assert spent == [Event(3.0 / (2 * math.sqrt(3)))] * 2
 
 
 @pytest.mark.parametrize("kind", [so.FedPer, so.FedRep, so.Ditto])

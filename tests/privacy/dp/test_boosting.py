@@ -126,7 +126,7 @@ def test_a_level_with_noise_does_not_go_on_from_one_without():
 
 
 def test_boosting_with_noise_leaves_until_the_budget_is_spent():
-    start = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(clients_of(2))
+    start = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(clients_of(3))
     limits = Policy("noise", budget=(9.0, 1e-5))
     local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
     fed = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy=limits)

@@ -60,12 +60,14 @@ def check_labels(client: int, rows: Rows, schema: Schema) -> None:
         )
 
 
-def contributions_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Gram, Gram, Gram]:
+def contributions_of(
+    client: Client, rows: Rows, ask: Mapping[str, Any], owned: IntArray | None = None
+) -> tuple[Gram, Gram, Gram]:
     """G, m and Σ f′² d̄² of every member.
 
     Of classes and labels a moment tells how many rows have each, so these are judged by marks.
     """
-    members = members_of(client, rows, ask)
+    members = members_of(client, rows, ask, owned)
     targets = Targets.of(rows.y, ask)
     longest, largest = bounds_of(ask)
     matrices = targets.matrices(members, (longest, largest["grams"]))
@@ -76,8 +78,13 @@ def contributions_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tupl
     return matrices, moments, gram(ones, targets.square, marks=targets.present)
 
 
-def members_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> Members:
-    """The columns of the layer, of all rows or of those this client draws for every member."""
+def members_of(
+    client: Client, rows: Rows, ask: Mapping[str, Any], owned: IntArray | None = None
+) -> Members:
+    """The columns of the layer, of all rows or of those this client draws for every member.
+
+    ``owned``: the rows of each of several clients, clients × rows; each is a member then.
+    """
 
     def features(X: Any) -> FloatArray:
         Z = hidden(X, ask["hidden"])
@@ -85,6 +92,9 @@ def members_of(client: Client, rows: Rows, ask: Mapping[str, Any]) -> Members:
             Z = bound_rows(Z, ask["privacy"]["clip"])
         return with_ones(Z)
 
+    if owned is not None:
+        columns = np.tile(np.arange(ask["columns"]), (len(owned), 1))
+        return Members(rows.X, owned, columns, features=features)
     if ask["patches"] is None:
         return Members(rows.X, features=features, width=ask["columns"])
     drawn = rows_of_members(client, len(rows), ask)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, FloatArray
+from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Rows, take_rows
 from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.replies import Stacked, map_leaves
 from solera.core.task import task
 from solera.learn.heonn.statistics import (
     Factors,
@@ -23,9 +24,50 @@ from solera.privacy import he
 from solera.privacy.he import keys
 from solera.trust.cells import Behind
 from solera.trust.constructors import count_by, fact
+from solera.trust.open_asks import numbers_of
+
+_FEW = 256
+"""Clients of more rows gain nothing together."""
 
 
-@task("heonn.statistics", version=2)
+def _stacks(ask: Any) -> bool:
+    """Whether a reply takes no more room than the rows: that of others waits for few at a time."""
+    alone = ask["patches"] is None and ask["hidden"] is None and ask["encrypt"] is None
+    return alone and ask["layout"] == "shared" and ask["representation"] != "gram"
+
+
+def _statistics_of_many(group: ClientGroup, ask: Any) -> list[Any]:
+    """The same for many clients: those with as many rows are members of one table."""
+    data, clients = group.data, list(group)
+    replies: list[Any] = [None] * len(group)
+    for size in np.unique(data.sizes).tolist():
+        alike = np.flatnonzero(data.sizes == size)
+        if size > _FEW:
+            for i in alike.tolist():
+                replies[i] = numbers_of(statistics, clients[i], ask, statistics(clients[i], ask))
+            continue
+        client, index = clients[alike[0]], data.starts[alike, None] + np.arange(size)
+        rows = take_rows(data.X, data.y, index.ravel())
+        for some in (data[int(alike[0])], rows):
+            check(client, some, ask)  # whose rows these are is found out one by one
+        told = _sums(client, rows, ask, np.arange(index.size).reshape(index.shape))
+        behind = Behind(len(rows))
+        numbers = map_leaves(lambda leaf, b=behind: leaf.unjudged(b)[:, None], told)
+        few = int(has_few(size, ask))
+        for i, reply in zip(alike.tolist(), Stacked(numbers), strict=True):
+            replies[i] = {**reply, "rows": size, "few": few}
+    return replies
+
+
+def _sums(client: Client, rows: Rows, ask: Any, owned: IntArray | None = None) -> dict[str, Any]:
+    matrices, moments, squares = contributions_of(client, rows, ask, owned)
+    shape = {"grams": matrices}
+    if wants_factor(ask, matrices.X):
+        shape = {"factors": Factors.of_matrices(matrices)}
+    return {"shape": shape, "moments": moments, "squares": squares}
+
+
+@task("heonn.statistics", version=2, many=_statistics_of_many, stacks=_stacks)
 def statistics(client: Client, ask: Any) -> dict[str, Any]:
     """Gram matrices (or a factor of them, where that is smaller), moments and the number of rows.
 
@@ -36,14 +78,13 @@ def statistics(client: Client, ask: Any) -> dict[str, Any]:
     check(client, rows, ask)
     if "privacy" in ask:
         return _with_noise(client, ask)
-    matrices, moments, squares = contributions_of(client, rows, ask)
-    shape = {"grams": matrices}
-    if wants_factor(ask, matrices.X):
-        shape = {"factors": Factors.of_matrices(matrices)}
-    told = {"shape": shape, "rows": count_by(None), "few": fact(int(has_few(len(rows), ask)))}
+    sums = _sums(client, rows, ask)
+    few = fact(int(has_few(len(rows), ask)))
+    told = {"shape": sums.pop("shape"), "rows": count_by(None), "few": few}
     if ask["encrypt"] is None:
-        return {**told, "moments": moments, "squares": squares}
-    return {**told, "moments": seal_moments(moments.numbers(Behind(len(rows))), ask["encrypt"])}
+        return {**told, **sums}
+    moments = sums["moments"].numbers(Behind(len(rows)))
+    return {**told, "moments": seal_moments(moments, ask["encrypt"])}
 
 
 def _with_noise(client: Client, ask: Any) -> dict[str, Any]:

@@ -208,7 +208,8 @@ class FedHistGBDT(Boosted):
             "splits": [[self._splits(tree) for tree in trees] for trees in self.trees_],
             "values": [[tree.value[:, 0] for tree in trees] for trees in self.trees_[:-1]],
         }
-        r.ask(catch_up, ask, to=self.progress_["behind"], quorum=0).collect()
+        behind, nothing_told = self.progress_["behind"], r.prepared.noised(None)
+        nothing_told.ask(catch_up, ask, to=behind, quorum=0, round=r.index).collect()
 
     def _splits(self, tree: Tree) -> IntArray:
         """A tree's splits over cells instead of values, as clients follow them."""
