@@ -225,12 +225,12 @@ class Members(Base):
     def held(self, federation: str, client: int) -> dict[str, int]:
         """How many rows of each table are held for a client."""
         with self._read() as connection:
-            key = find_client(connection, federation, client).sign_key.hex()
+            key = connection.scalar(select(clients.c.sign_key).where(_is(federation, client)))
             held = {
                 table.name: count_rows(connection, table, where)
                 for table, where in _holdings(federation, client)
             }
-            posted = posts_held(connection, federation, key)
+            posted = 0 if key is None else posts_held(connection, federation, key.hex())
             return {**held, "closed_posts": posted} if posted else held
 
     def client_digests(self, federation: str, id: int) -> set[str]:
