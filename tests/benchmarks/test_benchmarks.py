@@ -68,7 +68,7 @@ OF_REAL_ROWS = {
 """What else those print that are about real data sets, and of which."""
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
-    "closed": r"no-op round, 4 agents: closed \d(.*\n)+784-128-10, 4 agents: closed \d",
+    "closed": ("cryptography", "httpx", "pandas", "torch"),
     "cores": ("torch",),
     "errata": ("torch",),
     "files": ("pyarrow",),
@@ -81,7 +81,7 @@ NEEDS = {
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "privacy": ("torch", "dp_accounting"),
-    "promise": r"wine +FedAvg +1 seeds",
+    "promise": ("pandas", "statsmodels", "torch"),
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),
