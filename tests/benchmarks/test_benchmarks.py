@@ -20,7 +20,7 @@ SHOWS = {
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
-    "closed": r"no-op round, 4 agents: closed \d(.*\n)+784-128-10, 4 agents: closed \d",
+    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
@@ -91,6 +91,7 @@ NEEDS = {
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 SLOW = {
+    "closed",
     ("errata", ""),
     "flower",
     "full_sizes",
