@@ -103,6 +103,9 @@ def decide(owner, address, **said):
 def test_both_pages_say_who_is_waited_for_and_a_person_approves(network, owner):
     thread, done = fitting(network, so.Pipeline(so.FedScaler(), so.FedLinear(rounds=3)))
     address = held(owner)
+    end = time.monotonic() + 60
+    while "3 of 4" not in owner.get(address).text and time.monotonic() < end:
+        time.sleep(0.2)
     page = owner.get(address).text
     assert "FedScaler → FedLinear" in page
     assert "3 of 4 owners have approved; waits for south" in page

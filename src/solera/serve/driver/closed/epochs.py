@@ -14,7 +14,7 @@ from solera.trust.epoch.epoch import Epoch, SignedEpoch
 log = logging.getLogger("solera")
 
 _LOOK_SECONDS, _PATIENCE = 0.2, 5.0
-_TRUSTED = "trusted"
+_TRUSTED, _SILENT = "trusted", ""
 
 
 def policies_so_far(connection: Connection, federation: str) -> tuple[set[str], list[str]]:
@@ -28,8 +28,9 @@ def policies_so_far(connection: Connection, federation: str) -> tuple[set[str], 
 def policies_of(connection: Connection, federation: str) -> set[str]:
     """The names of all owners' policies, as their agents say.
 
-    Who has yet to say its own is waited for a little: its agent may be starting. Agents keep their
-    policies whatever is believed of them here, so that who stays silent holds nobody up.
+    Who has yet to say its own is waited for a little: its agent may be starting. In an epoch its
+    policy is then taken for one that trusts nobody. Agents keep their policies whatever is believed
+    of them here.
     """
     until = time.monotonic() + _PATIENCE
     while True:
@@ -38,6 +39,8 @@ def policies_of(connection: Connection, federation: str) -> set[str]:
             return policies or {_TRUSTED}
         if time.monotonic() > until:
             log.info("%s: has not said which policy it has", ", ".join(silent))
+            if _has_epoch(connection, federation):
+                return policies | {_SILENT}
             return policies or {_TRUSTED}
         time.sleep(_LOOK_SECONDS)
 
@@ -52,6 +55,16 @@ def signed_epoch(connection: Connection, federation: str) -> Epoch:
             raise
         raise _unsigned(connection, federation) from None
     return signed.verify()
+
+
+def _has_epoch(connection: Connection, federation: str) -> bool:
+    try:
+        connection.request("GET", f"/v1/federations/{federation}/epoch")
+    except CoordinatorError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
 
 
 def _unsigned(connection: Connection, federation: str) -> UsageError:
