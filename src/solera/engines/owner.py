@@ -20,11 +20,11 @@ from solera.core.task import find_task
 from solera.trust.board.hashing import mac
 from solera.trust.board.judge import Judged, Persons, blinds, judge
 from solera.trust.board.persons import PERSONS
-from solera.trust.board.sums import ENOUGH, TERMS, sums_of
+from solera.trust.board.sums import ENOUGH, TERMS
 from solera.trust.policy import Policy
 
 if TYPE_CHECKING:
-    from solera.trust.board.run import OwnerRun
+    pass
 
 
 class OwnerWorker:
@@ -171,21 +171,3 @@ def _without(tree: Any, keys: list[str], absent: Any) -> Any:
         tree,
         absent,
     )
-
-
-class OwnerExchange:
-    """The exchange of an owner whose worker is in this process: its sums go over the board."""
-
-    def __init__(self, run: OwnerRun, worker: OwnerWorker) -> None:
-        self.run = run
-        self.worker = worker
-
-    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
-        """The partial over all owners."""
-        own = self.worker.answer(question, ask, aggregation)
-        sums = sums_of(question, aggregation, self.worker.owners, own)
-        return self.run.drive(sums, lambda state: self.worker.restore(state, ask.fit))
-
-    def keeps(self, fit: Fit) -> bool:
-        """Whether the owner keeps anything of a fit."""
-        return self.worker.keeps(fit)

@@ -127,12 +127,6 @@ def check_jobs(federation: Federation, kind: str) -> None:
         _check_kind(policy, kind)
 
 
-def check_open(federation: Federation, what: str, why: str) -> None:
-    """Refuse what is no closed job, where the policy wants one."""
-    if is_closed(federation.closed_job(what)):
-        raise NotClosed(f"{what} cannot be a closed job: {why}", hint="or the policy 'trusted'")
-
-
 def _check_kind(policy: Policy, kind: str) -> None:
     if kind not in policy.jobs:
         raise GateRefusal(

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
+from board_memory import MemoryBoard, MemoryStore
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from solera.core.aggregation import Aggregation
+from solera.core.engine import Ask, Fit
 from solera.core.federation import Federation
-from solera.engines.owner import OwnerExchange, OwnerWorker
+from solera.engines.owner import OwnerWorker
 from solera.learn.closed import closed_result
 from solera.trust.board.engine import BoardEngine
 from solera.trust.board.keys import new_private, public_of
-from solera.trust.board.memory import MemoryBoard
 from solera.trust.board.result import Closed, open_result
 from solera.trust.board.run import OwnerRun, RunEnded, RunStore
-from solera.trust.board.store import MemoryStore
+from solera.trust.board.sums import sums_of
 from solera.trust.board.text import JobText, canonical
 
 EPOCH = b"what all owners signed".ljust(32)
@@ -49,6 +51,24 @@ class Ended:
     why: str = ""
     blamed: str = ""
     sums: int = 0
+
+
+class OwnerExchange:
+    """The exchange of an owner whose worker is in this process: its sums go over the board."""
+
+    def __init__(self, run: OwnerRun, worker: OwnerWorker) -> None:
+        self.run = run
+        self.worker = worker
+
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
+        """The partial over all owners."""
+        own = self.worker.answer(question, ask, aggregation)
+        sums = sums_of(question, aggregation, self.worker.owners, own)
+        return self.run.drive(sums, lambda state: self.worker.restore(state, ask.fit))
+
+    def keeps(self, fit: Fit) -> bool:
+        """Whether the owner keeps anything of a fit."""
+        return self.worker.keeps(fit)
 
 
 @dataclass

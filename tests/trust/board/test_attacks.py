@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from board_memory import MemoryBoard, MemoryConnection, MemoryStore
 from board_owners import EPOCH, IDENTITIES, RESEARCHER, Ended, keys, run_of, text_of
 
 import solera as so
@@ -17,10 +18,8 @@ from solera.trust.board import keys as crypto
 from solera.trust.board import run as protocol
 from solera.trust.board.hashing import digest, mac
 from solera.trust.board.keys import common_secret, hkdf, new_private, public_of, sign
-from solera.trust.board.memory import MemoryBoard, MemoryConnection
 from solera.trust.board.result import NotOfThisJob, open_result
 from solera.trust.board.run import OwnerRun, RunEnded
-from solera.trust.board.store import MemoryStore
 from solera.trust.board.words import words_of
 from solera.trust.masks import KEY, add_masks
 from solera.trust.sealed import SealError

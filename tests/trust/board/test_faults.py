@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from board_memory import MemoryBoard, MemoryConnection, MemoryStore
 from board_owners import EPOCH, EXACT, Ended, Job, run_of, text_of
 
 import solera as so
 from solera.core.errors import DataError
-from solera.trust.board.memory import MemoryBoard, MemoryConnection
+from solera.serve.agent.closed.store import ClosedStore, JobRecords
 from solera.trust.board.run import OwnerRun, RunEnded
-from solera.trust.board.store import MemoryStore, SQLiteStore
 from solera.trust.board.text import jid
 
 draw = np.random.default_rng(1)
@@ -49,7 +51,14 @@ class Mortal:
             raise Killed(self.done)
 
 
-class MortalStore(SQLiteStore):
+def records_of(path: Path, job: str) -> JobRecords:
+    """The records of one job, as an agent keeps them."""
+    store = ClosedStore(path)
+    store.add(job, "", b"")
+    return JobRecords(store, job)
+
+
+class MortalStore(JobRecords):
     """Dies before a record is made, before it is stored, or right after."""
 
     life: Mortal
@@ -89,7 +98,8 @@ class MortalJob(Job):
         self.kills = 0
 
         def store(i: int) -> MortalStore:
-            opened = self.disks[i] = MortalStore(folder / f"{i}.sqlite", jid(EPOCH, self.text))
+            path, job = folder / f"{i}.sqlite", jid(EPOCH, self.text).hex()
+            opened = self.disks[i] = MortalStore(records_of(path, job)._store, job)
             opened.life = lives[i]
             return opened
 
@@ -107,7 +117,7 @@ class MortalJob(Job):
                 return super().owner(index, board)
             except Killed:
                 self.kills += 1
-                self.disks[index].close()
+                self.disks[index]._store.close()
 
 
 def mortal_job(name: str) -> MortalJob:
@@ -159,8 +169,9 @@ def test_a_backup_gives_no_second_post(tmp_path: Path) -> None:
             except Killed:
                 database = job.disks[index]
                 if not backup.exists():
-                    database._database.execute("VACUUM INTO ?", (str(backup),))
-                database.close()
+                    with closing(sqlite3.connect(disk)) as open_disk:
+                        open_disk.execute("VACUUM INTO ?", (str(backup),))
+                database._store.close()
                 if job.kills:
                     shutil.copy(backup, disk)
                 job.kills += 1
@@ -241,18 +252,28 @@ def test_an_owner_that_is_away_for_good_ends_the_run() -> None:
 
 
 def test_keys_and_records_are_erased_and_that_it_is_over_stays(tmp_path: Path) -> None:
-    path = tmp_path / "runs.sqlite"
-    one, other = SQLiteStore(path, b"one"), SQLiteStore(path, b"other")
+    path = tmp_path / "closed.sqlite"
+    one, other = records_of(path, "one"), records_of(path, "other")
     secret = b"a secret key that must not stay on disk"
     assert one.once("x", lambda: secret) == secret
     assert one.once("x", lambda: b"another") == secret
     other.once("x", lambda: b"kept")
+    one._store.move("one", "ended")
     one.erase()
     with pytest.raises(RunEnded):
         one.once("x", lambda: b"again")
     assert other.once("x", lambda: b"again") == b"kept"
-    one._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for file in tmp_path.iterdir():
         assert secret not in file.read_bytes()
-    log = one._database.execute("SELECT name, bytes FROM board_log WHERE job = ?", (b"one",))
-    assert log.fetchall() == [("x", len(secret))]
+
+
+def test_results_are_kept_until_their_epoch_ends(tmp_path: Path) -> None:
+    store = ClosedStore(tmp_path / "closed.sqlite")
+    for job, epoch in (("one", "first"), ("two", "second")):
+        store.add(job, epoch, b"")
+        store.move(job, "running")
+        store.finish(job, f"hash of {job}", b"model", 1)
+    assert store.result("hash of one") == b"model"
+    store.end_epochs_before("second")
+    assert store.result("hash of one") is None
+    assert store.result("hash of two") == b"model"

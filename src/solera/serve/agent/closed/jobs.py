@@ -115,6 +115,8 @@ class OwnerJobs(threading.Thread):
             connection.request("POST", f"/v1/closed/{job.jid}/over", json=ending)
             return
         epoch = self._rules.epoch(job.epoch, connection)
+        if epoch is not None:
+            self.store.end_epochs_before(job.epoch)
         if own.state == "held":
             said = self._verdict(own, text, epoch)
             if said is None:

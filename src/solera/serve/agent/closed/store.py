@@ -151,10 +151,10 @@ class ClosedStore:
             told = "SELECT coalesce(sum(numbers), 0) FROM jobs WHERE epoch = ?"
             return int(db.execute(told, (epoch,)).fetchone()[0])
 
-    def end_epoch(self, epoch: str) -> None:
-        """Results of an epoch are kept until it ends."""
+    def end_epochs_before(self, epoch: str) -> None:
+        """Results are kept until their epoch ends: those of other epochs than this one go."""
         with self._database.write() as db:
-            db.execute("DELETE FROM results WHERE epoch = ?", (epoch,))
+            db.execute("DELETE FROM results WHERE epoch != ?", (epoch,))
 
     # --- records ---
 

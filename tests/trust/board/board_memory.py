@@ -1,8 +1,8 @@
-"""A board in memory: what a coordinator keeps, for owners that are threads of one process."""
+"""A board and a disk in memory, for owners that are threads of one process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
@@ -68,3 +68,24 @@ class MemoryConnection:
     @property
     def _is_ended(self) -> bool:
         return bool(self._published)
+
+
+@dataclass
+class MemoryStore:
+    """Records that live as long as the process."""
+
+    records: dict[str, bytes] = field(default_factory=dict)
+    over: bool = False
+
+    def once(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """What is stored under this name, made the first time."""
+        if self.over:
+            raise RunEnded("this job is over: it starts once")
+        if name not in self.records:
+            self.records[name] = make()
+        return self.records[name]
+
+    def erase(self) -> None:
+        """Forget all but that it is over."""
+        self.records.clear()
+        self.over = True
