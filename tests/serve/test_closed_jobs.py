@@ -143,6 +143,12 @@ def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, 
     assert {name: len(jobs) for name, jobs in states(network).items()} == before
 
 
+def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):
+    with pytest.raises(GateRefusal, match="answer no open ask") as refused:
+        network.closed().ask("data.describe")
+    assert "learner.fit(federation)" in str(refused.value)
+
+
 def test_a_seed_is_a_repeat(network):
     with pytest.raises(UsageError, match="0 to 9"):
         LINEAR.clone().fit(network.closed(seed=10))

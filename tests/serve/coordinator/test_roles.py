@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.serve.coordinator.store.closed_tables import TextRow
+from solera.trust.board.text import JobText, canonical
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "argon2"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -33,6 +35,7 @@ PEOPLE = [
 ]
 """The columns below: each role for all federations, for cardio, and for another."""
 
+JID = "5e" * 32
 LOOKS = {
     "/":                           "200 200 200  200 200 200  200 200 200",
     "/federations/cardio":         "200 200 404  200 200 404  200 200 404",
@@ -40,6 +43,8 @@ LOOKS = {
     "/federations/cardio/new-job": "200 200 404  200 200 404  403 403 404",
     "/federations/cardio/data":    "200 200 404  200 200 404  200 200 404",
     "/federations/cardio/compare": "200 200 404  200 200 404  200 200 404",
+    "/federations/cardio/epoch":   "200 200 404  200 200 404  200 200 404",
+    f"/closed/{JID}":              "200 200 404  200 200 404  200 200 404",
     "/jobs/seen":                  "200 200 404  200 200 404  200 200 404",
     "/jobs/seen/live":             "200 200 404  200 200 404  200 200 404",
     "/jobs/seen/model":            "200 200 404  200 200 404  200 200 404",
@@ -91,6 +96,8 @@ def site(tmp_path_factory):
         for id in ("seen", *(f"stop-{i}" for i in range(len(PEOPLE)))):
             store.add_job("cardio", wire.NewJob(id, "driven", spec, 0, ""), NOW)
             store.set_job_state(id, "running", "", NOW)
+        text = canonical(JobText("training", so.FedGLM(), researcher="R", researcher_key=b"k" * 32))
+        store.add_text(TextRow(JID, "cardio", "e" * 64, text, [], "waiting", "", NOW, NOW))
         store.publish("seen", wire.NewModel(blobs.put(model())), NOW)
         store.set_job_state("seen", "finished", "", NOW)
         for i, (name, role, federation) in enumerate(PEOPLE):

@@ -132,8 +132,8 @@ def test_the_link_works_once(site):
 
 
 def test_strangers_other_hosts_and_forms_of_others_get_nothing(site, client, folder):
-    before = sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir())
     own = csrf_of(client)
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir())
     rebound = {"Host": "evil.example:4711"}
     with TestClient(site.app(), base_url=f"http://{HOST}") as stranger:
         for path in LOOKS:

@@ -78,11 +78,12 @@ class DrivenEngine:
             return {"trusted"}
         return policies_of(self.connection, self._described.federation)
 
-    def _policies_so_far(self) -> set[str]:
-        """The policies that owners have said: an open ask waits for nobody, agents refuse it."""
-        if "_policies" in vars(self):
-            return self._policies
-        return policies_so_far(self.connection, self._described.federation)[0]
+    @cached_property
+    def _answers_nobody(self) -> bool:
+        """Whether all owners refuse open asks, as far as is known: an ask waits for nobody."""
+        if self._closed_driver is None:
+            return False
+        return policies_so_far(self.connection, self._described.federation)[0] == {"sums"}
 
     @property
     def owners(self) -> ClosedDriver | None:
@@ -122,9 +123,9 @@ class DrivenEngine:
     def open_job(self) -> HttpEngine:
         """The job in which is asked now; where nothing is announced, one of no learner.
 
-        Refused before anything is sent where an owner answers no driver.
+        Refused before anything is sent where no owner answers a driver.
         """
-        if self._closed_driver is not None and "sums" in self._policies_so_far():
+        if self._answers_nobody:
             raise GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
         return self._current or self._open()
 
