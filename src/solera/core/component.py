@@ -49,6 +49,8 @@ class Component(metaclass=_CheckedOnceMade):
     """
 
     registry: ClassVar[dict[str, type[Component]]] = new_registry()
+    stored_as: ClassVar[Mapping[str, str]] = {}
+    """Where parameters are kept whose names are those of methods."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,7 +80,8 @@ class Component(metaclass=_CheckedOnceMade):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; ``deep`` adds those of nested components as ``outer__inner``."""
-        params = {name: getattr(self, name) for name in self.parameters()}
+        places = self.stored_as
+        params = {name: getattr(self, places.get(name, name)) for name in self.parameters()}
         if deep:
             for name, value in list(params.items()):
                 if isinstance(value, Component):
@@ -95,10 +98,11 @@ class Component(metaclass=_CheckedOnceMade):
                     f"{type(self).__name__} has no parameter {name!r}",
                     hint=nearest(name, self.parameters()),
                 )
+            place = self.stored_as.get(name, name)
             if inner:
-                getattr(self, name).set_params(**{inner: value})
+                getattr(self, place).set_params(**{inner: value})
             else:
-                setattr(self, name, value)
+                setattr(self, place, value)
         return self
 
     def check_params(self) -> None:

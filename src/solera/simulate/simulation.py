@@ -25,6 +25,13 @@ from solera.data.federated import FederatedData
 from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
+from solera.data.samples import (
+    FederatedSamples,
+    Labels,
+    Samples,
+    is_samples,
+    labels_of,
+)
 from solera.data.stored import StoredData
 from solera.robust.attacked import AttackedEngine, poisoned
 from solera.robust.attacks import Attack, RowAttack, UpdateAttack
@@ -94,6 +101,7 @@ def simulate(
     X: Any,
     y: Any = None,
     *,
+    labels: Labels = None,
     clients: int | Sequence[str] | None = None,
     partition: Partition | None = None,
     validation: float = 0.0,
@@ -126,7 +134,11 @@ def simulate(
     X, y: the rows to deal out (arrays, a CSR matrix or a data frame), or, as ``X`` alone, a frame
         with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
         :class:`FederatedData`, :class:`LazyData` or what :func:`from_files` returns. Of a data
-        set the training rows are dealt out, with its classes by their names.
+        set the training rows are dealt out, with its classes by their names. Arrays keep their
+        shape. A data set of PyTorch or Hugging Face is dealt out sample by sample; a list or a
+        table by names of such is one for each client.
+    labels: of samples, for partitions and learners that need them: an array or a function of a
+        sample. By default what the data set itself calls ``targets``, or the second of two tensors.
     clients: how many, or their names, unless the partition says so itself; 10 by default for
         :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
@@ -164,6 +176,10 @@ def simulate(
     reading = {name: value for name, value in reading.items() if value is not None}
     if _are_pairs(X):
         X = _from_pairs(X, y, clients, partition)
+    elif is_samples(X) or _are_samples(X):
+        X, y = _from_samples(X, y, labels, clients, partition)
+    elif labels is not None:
+        raise UsageError(f"simulate(labels=…) is of samples of a data set, X is {type(X).__name__}")
     table = X
     if is_frame(X):
         table = to_pandas(X)
@@ -307,6 +323,32 @@ def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
     return FederatedData(X, y, offsets)
 
 
+def _are_samples(X: Any) -> bool:
+    """Whether it is a list of data sets, or a table of them by the names of clients."""
+    parts = X.values() if isinstance(X, dict) else X
+    return isinstance(X, list | tuple | dict) and bool(X) and all(map(is_samples, parts))
+
+
+def _from_samples(
+    X: Any, y: Any, labels: Labels, clients: Any, partition: Partition | None
+) -> tuple[Any, Any]:
+    """Samples and their labels; of several data sets, one for each client, all that is known."""
+    if y is not None:
+        raise UsageError("simulate: a data set has its targets already", hint="labels=, not y")
+    if is_samples(X):
+        return Samples([X]), labels_of([X], labels)
+    if any(option is not None for option in (clients, partition)):
+        raise UsageError("simulate: a list of data sets has its clients already")
+    datasets = list(X.values()) if isinstance(X, dict) else list(X)
+    names = tuple(map(str, X)) if isinstance(X, dict) else ()
+    empty = [str(names[i] if names else i) for i, data in enumerate(datasets) if not len(data)]
+    if empty:
+        raise DataError(f"the data set of client {empty[0]} has no samples")
+    offsets = np.concatenate([[0], np.cumsum([len(d) for d in datasets])]).astype(np.int64)
+    samples, target = Samples(datasets), labels_of(datasets, labels)
+    return FederatedSamples(samples, target, offsets, names=names), None
+
+
 def _source(
     X: Any,
     y: Any,
@@ -322,7 +364,8 @@ def _source(
             raise UsageError("simulate: data that has its clients already takes no partition")
         source: Source = X
         return source
-    X, y = check_rows(X, y)
+    if not isinstance(X, Samples):
+        X, y = check_rows(X, y)
     if features is not None and schema is not None:
         schema = replace(schema, features=infer(X, features=features).features)
     if partition is None:
@@ -338,4 +381,6 @@ def _source(
             f"{named}",
             hint="use fewer clients or a partition with min_rows=1",
         )
+    if isinstance(X, Samples):
+        return FederatedSamples.dealt(X, y, assignment)
     return FederatedData.of(X, y, assignment, features=features, schema=schema)

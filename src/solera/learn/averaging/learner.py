@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
-from solera.core.rounds import Round
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.data.frames import encode_target
@@ -35,14 +34,7 @@ from solera.learn.averaging.models import (
     registration_needed,
 )
 from solera.learn.averaging.predicting import outputs_of
-from solera.learn.averaging.private_rounds import (
-    Accounts,
-    after_round,
-    check_dp,
-    open_accounts,
-    privacy_table,
-    selector_of,
-)
+from solera.learn.averaging.private_rounds import check_dp, open_accounts
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.asked import (
@@ -54,17 +46,13 @@ from solera.learn.averaging.training.devices import check_precision, find_device
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
+from solera.learn.averaging.update_averaging import NOISE, UNTRAINED, UpdateAveraging
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.learn.client_models import LABELS, PRIVATE
-from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import epsilon_so_far
+from solera.privacy.dp.mechanism import DP
 from solera.robust.rules import Rule
 from solera.trust.declared import Shape
-
-NOISE = [f"privacy.{name}" for name in ("noise", "clip", "share", "below")]
-"""What of the noise is not known when a plan is made."""
-UNTRAINED = "this client took no part in training, and has no model"
 
 
 @training_task("averaging.train", ask=TrainPrivately)
@@ -73,7 +61,7 @@ def train_and_send(local: LocalTraining) -> Stacked:
     return local.update()
 
 
-class FedAvg(ScoreAveraging):
+class FedAvg(UpdateAveraging, ScoreAveraging):
     """Federated averaging of any network.
 
     Parameters
@@ -115,14 +103,7 @@ class FedAvg(ScoreAveraging):
     """
 
     update = train_and_send
-    own: ClassVar = False
-    """Whether clients train whole models of their own."""
-    equal_weights: ClassVar = "weight=None"
-    """By which parameter all clients weigh the same."""
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
-    accounts_: dict[str, Any]
-    owner_: str
-    """Whose model it is, where it is one client's."""
     labels_: Annotated[Array, Shape("outputs", kind="b")]
     """Which labels this client has learned, where it has not seen all."""
     thresholds_: Annotated[FloatArray, Shape("outputs")]
@@ -229,59 +210,8 @@ class FedAvg(ScoreAveraging):
             largest=self.largest_update(),
         )
 
-    @property
-    def weighting(self) -> Any:
-        """What the mean weighs clients by, None for equal weights."""
-        return self.weight
-
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
-
-    @property
-    def _shared_weights(self) -> Array:
-        return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
-
-    def apply_update(self, mean: Entries) -> None:
-        change = mean["update"]
-        if self.dp is not None and self.dp.sampling == "poisson":
-            change = change * (
-                mean["count"] / self.accounts_["asked"]
-            )  # a mean would tell who came
-        if self.send == "weights":
-            change = change - self._shared_weights
-        step = self.server_step(change).astype(self.weights_.dtype, copy=False)
-        if self._hidden is None:
-            # A mean is a new array that nobody else needs; fresh memory costs more than the sum.
-            own = step is mean["update"] and self.aggregate is None and step.flags.writeable
-            self.weights_ = np.add(self.weights_, step, out=step if own else None)
-            return
-        moved = self.weights_.copy()
-        moved[~self._hidden] += step
-        self.weights_ = moved
-
-    def account(self, round: Round, mean: Entries) -> None:
-        if self.dp is None:
-            super().account(round, mean)
-            return
-        self.accounts_ = after_round(self.dp, self.accounts_, mean)
-        epsilon = epsilon_so_far(self.accounts_)
-        round.log(epsilon=epsilon, noise=whose_noise(round.federation))
-        if self.dp.adaptive is not None:
-            round.log(clip=self.accounts_["clip"])
-
-    def chooser(self) -> Selector | None:
-        return selector_of(self.dp, self.select)
-
-    def _privacy(self, round: int) -> Entries:
-        """What clients are told about noise, where there is any."""
-        if self.dp is None:
-            return {}
-        known = vars(self).get("accounts_")
-        return {"privacy": privacy_table(self.dp, known or self._unknown_accounts(round))}
-
-    def _unknown_accounts(self, round: int) -> Accounts:
-        assert self.dp is not None
-        return open_accounts(self, self.dp, None, self._training(round))
 
     def update_asks(self) -> Plan:
         if self.dp is None:
@@ -304,10 +234,6 @@ class FedAvg(ScoreAveraging):
                 hint="a network without batch normalisation",
             )
 
-    def server_step(self, change: Array) -> Array:
-        """What the mean change of a round does to the model."""
-        return np.asarray(change if self.server_lr == 1 else self.server_lr * change)
-
     def _training(self, round: int) -> Entries:
         scale = 1.0 if self.schedule is None else self.schedule.scale(round, self.rounds)
         return {
@@ -326,11 +252,6 @@ class FedAvg(ScoreAveraging):
 
     # --- the model ---
 
-    @property
-    def is_personal(self) -> bool:
-        is_fitted = "schema_" in vars(self)
-        return is_fitted and "owner_" not in vars(self) and bool(self.own or self._private)
-
     def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
         if self._hidden is None:
             return self
@@ -344,13 +265,6 @@ class FedAvg(ScoreAveraging):
         model = self._with(weights, owner)
         if LABELS in part and self._hidden[-self.schema_.outputs :].all():
             model.labels_ = np.asarray(part[LABELS])
-        return model
-
-    def _with(self, weights: Array, owner: str) -> Self:
-        """One client's model, or nobody's that all share."""
-        model = self.for_prediction()
-        model.weights_, model.owner_ = weights, owner
-        model.history_, model._trained_with = vars(self).get("history_", []), self._trained_with
         return model
 
     def module(self) -> Any:

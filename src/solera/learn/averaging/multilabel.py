@@ -33,7 +33,7 @@ from solera.learn.averaging.label_metrics import (
     label_scores,
     tune_thresholds,
 )
-from solera.learn.averaging.learner import NOISE, FedAvg
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.training.asked import Train, TrainPrivately
@@ -45,6 +45,7 @@ from solera.learn.averaging.training.local_training import (
     training_task,
 )
 from solera.learn.averaging.training.losses import over_known
+from solera.learn.averaging.update_averaging import NOISE
 from solera.learn.client_models import PRIVATE, THRESHOLDS
 from solera.privacy.dp.mechanism import DP
 from solera.trust.constructors import count_by, fact, update
