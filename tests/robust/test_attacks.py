@@ -43,7 +43,7 @@ def learner(cls, **options):
 def loop_network():
     import torch
 
-    return torch.nn.Linear(6, 3).double()
+    return torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3)).double()
 
 
 def descend(model, loader, context):

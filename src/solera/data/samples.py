@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from solera.core.clients import Array, IntArray, Part, Segments
+from solera.core.clients import Array, IntArray, Part, Rows, Segments
 from solera.core.errors import DataError
 from solera.core.schema import Schema, infer_target, numbered
 from solera.data.federated import Assignment, FederatedData
@@ -109,8 +109,9 @@ class FederatedSamples(FederatedData):
         return chosen
 
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
-        """Rows of arrays, for whoever does not read samples."""
-        return FederatedData.segments(self.as_arrays(), clients, part)
+        """Rows whose arrays are made when somebody looks at them."""
+        starts, sizes = self._bounds(clients, part)
+        return SampleSegments(self, starts, sizes)
 
     def as_arrays(self) -> FederatedData:
         """The same clients with samples stacked: images keep their shape."""
@@ -133,6 +134,53 @@ class FederatedSamples(FederatedData):
         view = super().with_rows(X, y)
         view._arrays = []  # type: ignore[attr-defined]
         return view
+
+
+class SampleRows(Rows):
+    """Rows of one client, stacked when somebody looks at X."""
+
+    __slots__ = ("_data", "_rows")
+    _data: FederatedSamples
+    _rows: slice
+
+    def __init__(self, data: FederatedSamples, rows: slice) -> None:
+        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "_rows", rows)
+
+    @property
+    def X(self) -> Any:
+        return self._data.as_arrays().X[self._rows]
+
+    @property
+    def y(self) -> Any:
+        return None if self._data.y is None else self._data.y[self._rows]
+
+    def __len__(self) -> int:
+        return int(self._rows.stop - self._rows.start)
+
+
+class SampleSegments(Segments):
+    """Rows of several clients, stacked when somebody looks at X."""
+
+    __slots__ = ("_data",)
+    _data: FederatedSamples
+
+    def __init__(self, data: FederatedSamples, starts: IntArray, sizes: IntArray) -> None:
+        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "sizes", sizes)
+
+    @property
+    def X(self) -> Any:
+        return self._data.as_arrays().X
+
+    @property
+    def y(self) -> Any:
+        return self._data.y
+
+    def __getitem__(self, i: int) -> Rows:
+        start = int(self.starts[i])
+        return SampleRows(self._data, slice(start, start + int(self.sizes[i])))
 
 
 def is_samples(value: Any) -> bool:

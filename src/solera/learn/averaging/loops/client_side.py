@@ -85,7 +85,7 @@ class Evaluate(Loop):
 @task("torch.start", ask=Start, leaves="facts")
 def start(client: Client, ask: Any) -> dict[str, Contribution]:
     """The network as its function makes it with the seed: no row is looked at."""
-    with said(f"client {client.id}", "model"):
+    with said(f"client {client.id}: model"):
         built = build_network(ask["model"], ask["seed"])
     return {
         "parameters": fact(built.parameters.to_payload()),
@@ -144,7 +144,7 @@ def evaluate(client: Client, ask: Any) -> dict[str, Contribution]:
 @contextmanager
 def loop_at(client: Client, ask: Any) -> Iterator[LoopOfClient]:
     """One call of a function of the user's at a client, on the model that was sent, seeded."""
-    with said(f"client {client.id}, round {client.draws.round}: model", "model"):
+    with said(f"client {client.id}, round {client.draws.round}: model"):
         built = build_network(ask["model"], ask["start_seed"], ask["frozen"])
     with seeded(loop_seed(client), ask["threads"]):
         loop = LoopOfClient(client, ask, built)
@@ -204,7 +204,7 @@ class LoopOfClient:
         ask, training = self.ask, self.ask["training"]
         where = self.where("data")
         if ask["data"] is not None:
-            with said(where, "data"):
+            with said(where):
                 dataset = find_function(ask["data"])(self.client, part)
         else:
             first = next(iter(parameters_of(self.network).values()))
@@ -224,7 +224,7 @@ class LoopOfClient:
         loader = self.loader(part)
         if loader is None:
             raise Refusal(f"client {self.client.id} has no rows to {kind} on")
-        with said(where, kind, loader):
+        with said(where, loader):
             result = find_function(function)(self.network, loader, self.context)
         if result is not None and not isinstance(result, Mapping):
             totals_of(result, 1, where)
@@ -365,16 +365,16 @@ def seeded(seed: int, threads: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def said(where: str, kind: str, loader: Any = None) -> Iterator[None]:
+def said(where: str, loader: Any = None) -> Iterator[None]:
     """An error inside names client and round, with the lines of the user's that it came from."""
     try:
         yield
     except SoleraError:
         raise
     except Exception as error:
-        library = str(Path(torch().__file__).parent)
+        libraries = tuple(str(Path(file).parent) for file in (torch().__file__, __file__))
         frames = traceback.extract_tb(error.__traceback__)
-        theirs = [f for f in frames[1:] if not f.filename.startswith((library, __file__))]
+        theirs = [f for f in frames[1:] if not f.filename.startswith(libraries)]
         lines = "".join(traceback.format_list(theirs))
         reason = f"{type(error).__name__}: {error}"
         raise TaskError(f"{where} failed\n{lines}{reason}", hint=_way_out(error, loader)) from error

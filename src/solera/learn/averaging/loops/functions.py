@@ -93,7 +93,7 @@ def _networks(value: Any) -> Iterator[Any]:
     """A network, or those of a table."""
     parts = value.values() if isinstance(value, dict) else [value]
     for part in parts:
-        if hasattr(part, "named_parameters") and hasattr(part, "state_dict"):
+        if not isinstance(part, type) and hasattr(part, "named_parameters"):
             yield part
 
 
