@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, IntArray, Part, Rows, Segments
 from solera.core.errors import DataError
-from solera.core.schema import Schema, infer_target, numbered
+from solera.core.schema import Schema, infer_target, numbered, shape_of
 from solera.data.federated import Assignment, FederatedData
 
 Labels = Callable[[Any], Any] | Sequence[Any] | Array | None
@@ -82,7 +82,9 @@ class FederatedSamples(FederatedData):
     X: Samples
 
     def __init__(self, X: Samples, y: Any, offsets: IntArray, **options: Any) -> None:
-        schema = Schema(numbered(_width(X)), *infer_target(y))
+        shape = _shape(X)
+        width = max(1, int(np.prod(shape)))
+        schema = Schema(numbered(width), *infer_target(y), shape=shape_of(shape))
         super().__init__(X, y, offsets, schema=options.pop("schema", schema), **options)
         self._arrays: list[FederatedData] = []
 
@@ -241,12 +243,14 @@ def _stacked(samples: Samples) -> Any:
     return X if X.dtype == np.float64 else X.astype(np.float32)
 
 
-def _width(X: Samples) -> int:
-    """How many numbers the first part of a sample has; 1 where it is no array."""
+def _shape(X: Samples) -> tuple[int, ...]:
+    """The shape of the first part of a sample; that of a number where it is no array."""
     first = X[0] if len(X) else 0
     first = first[0] if isinstance(first, tuple | list) else first
-    array = np.asarray(_plain(first)) if not isinstance(first, dict) else np.zeros(1)
-    return max(1, int(array.size)) if array.dtype.kind in "biuf" else 1
+    if isinstance(first, dict | str):
+        return ()
+    array = np.asarray(_plain(first))
+    return array.shape if array.dtype.kind in "biuf" and array.size else ()
 
 
 def _plain(value: Any) -> Any:

@@ -194,6 +194,11 @@ class Learner(Forgetful, abstract=True):
             check_labelled(federation)
         schema = agree(federation, allow_missing=self.allows_missing)
         self.check_schema(schema)
+        if schema.shape and not self.keeps_shape:
+            shape = " × ".join(map(str, schema.shape))
+            log.warning(
+                "%s reads rows of %s as %d columns", type(self).__name__, shape, schema.width
+            )
         return schema
 
     def check_schema(self, schema: Schema) -> None:
@@ -288,6 +293,11 @@ class Learner(Forgetful, abstract=True):
             "client",
             hint=f"{line}; model.evaluate(federation) judges each by its own",
         )
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether images and the like are read in their own shape."""
+        return False
 
     @property
     def predicts(self) -> bool:

@@ -16,7 +16,7 @@ from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Configuration, Federation
 from solera.core.payload import DEFAULT_LIMITS, Limits
-from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
+from solera.core.schema import Feature, Kind, Schema, Unknown, class_codes, infer, infer_target
 from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.arrays import check_rows
@@ -121,6 +121,7 @@ def simulate(
     unknown: Unknown | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
+    classes: Sequence[Any] | None = None,
     positive: Any = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
@@ -156,6 +157,8 @@ def simulate(
         value becomes a client of that name.
     features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
         schema that is given, such as that of a model to go on with.
+    classes: all classes, in the order of a network's outputs; those of the rows, sorted, by
+        default.
     positive: which of two classes counts as positive, such as ``"died"``: sensitivity, curves and
         odds are of it. The second one by default.
     memory: bytes that the clients of one ``many=`` call may hold together.
@@ -203,6 +206,8 @@ def simulate(
             hint="partition=so.partitions.ByGroup(…) takes a value for every row",
         )
     source = _source(X, y, clients, partition, features, schema, seed, table)
+    if classes is not None:
+        source = _with_classes(source, classes)
     if validation or test:
         if not isinstance(source, FederatedData | StoredData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
@@ -297,6 +302,19 @@ def _open(
     named = dataset.with_class_names()
     agreed = replace(named.schema, target_names=dataset.target_names or named.schema.target_names)
     return named.X, named.y, schema or agreed, partition
+
+
+def _with_classes(source: Any, classes: Sequence[Any]) -> Any:
+    """The same rows with these classes, in this order."""
+    listed = np.asarray(classes)
+    if not isinstance(source, FederatedData) or source.schema.target != "classes":
+        raise UsageError("simulate(classes=…) orders the classes of rows in memory that have some")
+    if len(np.unique(listed)) < len(listed):
+        raise UsageError(f"simulate(classes={list(classes)!r}): a class is there twice")
+    class_codes(source.y, listed)  # every row's is among them
+    view = copy(source)
+    view.schema = replace(source.schema, classes=listed, outputs=len(listed))
+    return view
 
 
 def _are_pairs(X: Any) -> bool:

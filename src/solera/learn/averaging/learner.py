@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from solera.core.selection import Selector
 from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries, ScoreAveraging
 from solera.learn.averaging.models import (
+    ImageModel,
     Model,
     Registered,
     described,
@@ -45,6 +46,8 @@ from solera.learn.averaging.training.asked import (
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
+from solera.learn.averaging.training.optimisers import OURS, optimiser_name
+from solera.learn.averaging.training.trial import check_network
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.update_averaging import NOISE, UNTRAINED, UpdateAveraging
 from solera.learn.averaging.update_mean import UpdateMean
@@ -69,8 +72,9 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
     model: what is trained, for example ``so.nn.mlp(64, 100, 10)``; in simulation any
         ``nn.Module``.
     rounds, per_round, select: how often clients are asked, how many at a time, and who.
-    lr, optimiser, momentum, l2: the clients' optimiser, ``"sgd"`` or ``"adam"`` (fresh in every
-        round), its step size, momentum and weight decay.
+    lr, optimiser, momentum, l2: the clients' optimiser (fresh in every round), its step size,
+        momentum and weight decay: ``"sgd"``, ``"adam"``, any class of ``torch.optim`` or its name,
+        or a function of parameters and ``lr=`` that makes one. ``optimizer=`` is the same.
     epochs, local_steps, batch_size: passes of a client over its rows, or instead a number of
         batches; rows per batch (None: all).
     shuffle: whether every pass takes the rows in a new order, or in the one they lie in.
@@ -78,7 +82,9 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
     loss: by default the cross-entropy of a softmax for classes (of one sigmoid, for two
         classes and a model with one output), the mean over labels of the
         cross-entropy of a sigmoid for labels, half the squared error for numbers; or the name of a
-        registered loss; in simulation a function (outputs, target) → one number per row.
+        registered loss; in simulation a loss of ``torch.nn``, or a function (outputs, target) →
+        one number per row. Classes come to it as indices into ``classes_``; its mean is taken over
+        rows, whatever their weights.
     weight: ``"rows"``, ``None`` for equal weights, or a function from a reply, a dict with ``rows``
         and ``loss``, to its weight.
     server_lr: the coordinator's step size η_s.
@@ -103,6 +109,7 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
     """
 
     update = train_and_send
+    aliases: ClassVar[Mapping[str, str]] = {"optimizer": "optimiser"}
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
     labels_: Annotated[Array, Shape("outputs", kind="b")]
     """Which labels this client has learned, where it has not seen all."""
@@ -117,7 +124,7 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
         per_round: int | None = None,
         select: Selector | None = None,
         lr: Positive = 0.1,
-        optimiser: Literal["sgd", "adam"] = "sgd",
+        optimiser: Any = "sgd",
         momentum: ProperFraction = 0.0,
         l2: NonNegative = 0.0,
         epochs: Count = 1,
@@ -176,8 +183,14 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
             self.accounts_ = open_accounts(self, self.dp, len(federation), self._training(0))
         super().begin(federation)
 
+    @property
+    def keeps_shape(self) -> bool:
+        network = described(self.model)
+        return isinstance(network, Registered | ImageModel)
+
     def first_model(self, seed: int) -> Entries:
         self._architecture.check(self.schema_.width, self.schema_.outputs)
+        check_network(self._architecture, self.schema_, self._loss, self.dtype)
         return {"weights": self._architecture.start(seed, self.dtype)}
 
     def get_model(self) -> Entries:
@@ -239,7 +252,7 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
         return {
             "loss": self._loss,
             "lr": float(self.lr) * scale,
-            "optimiser": self.optimiser,
+            "optimiser": optimiser_name(self.optimiser),
             "momentum": float(self.momentum),
             "l2": float(self.l2),
             "epochs": self.epochs,
@@ -313,6 +326,7 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
             **super().described_params(),
             "model": described(self.model),
             "loss": described_loss(self.loss),
+            "optimiser": optimiser_name(self.optimiser),
         }
 
     def check_state(self, schema: Schema) -> None:
@@ -326,6 +340,9 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
             rule = "must be 'rows', None or a function"
             raise UsageError.of(self, "weight", self.weight, rule)
         check_steps(self.update_steps)
+        name = optimiser_name(self.optimiser)
+        if self.dp is not None and self.dp.level == "record" and name not in OURS:
+            raise UsageError.of(self, "optimiser", self.optimiser, f"must be one of {OURS}")
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
         if self.dp is not None and self.aggregate is not None:
@@ -352,7 +369,10 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
 
     def _network(self) -> Model:
         """What clients build and train."""
-        return described(self.model)
+        network = described(self.model)
+        if isinstance(network, Registered) and self.schema_.shape:
+            return Registered(network.name, network.params, shape=list(self.schema_.shape))
+        return network
 
     @cached_property
     def _description(self) -> Any:

@@ -67,6 +67,10 @@ class LoopRounds(UpdateAveraging, abstract=True):
     def predicts(self) -> bool:
         return False  # what a model answers is the user's to say
 
+    @property
+    def keeps_shape(self) -> bool:
+        return True
+
     def check_schema(self, schema: Schema) -> None:
         """Rows of any kind: the loop reads them."""
 

@@ -64,7 +64,7 @@ class TrainingPlan(TypedDict):
 
     loss: str
     lr: Positive
-    optimiser: Literal["sgd", "adam"]
+    optimiser: str
     momentum: ProperFraction
     l2: NonNegative
     mu: NotRequired[NonNegative]

@@ -44,6 +44,7 @@ from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import LABEL_LOSSES, targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.optimisers import OURS
 from solera.learn.averaging.training.private_training import train_private
 from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.training.tile_threads import own_threads
@@ -320,7 +321,8 @@ def training_task(name: str, *, ask: Any = Train) -> Callable[[Protocol], Task]:
 
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
             architecture = architecture_of(ask["model"])
-            if architecture.layers is None and not architecture.stacks:
+            unstacked = architecture.layers is None and not architecture.stacks
+            if unstacked or ask["training"]["optimiser"] not in OURS:
                 device = find_device(ask["device"])
                 return [protocol(OneClientTraining(client, ask, device))[0] for client in group]
             with own_threads():
