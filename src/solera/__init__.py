@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from solera import (
+    adapters,
     aggregations,
     audit,
     callbacks,
@@ -51,6 +52,7 @@ from solera.trust.cells import intervals
 from solera.trust.constructors import count_by, fact, gram, sum_by, update
 
 _NAMESPACES = {
+    "adapters": adapters,
     "aggregations": aggregations,
     "audit": audit,
     "callbacks": callbacks,

@@ -20,7 +20,8 @@ TRUSTED = [
     *(
         name
         for name in CASES
-        if name.startswith(("FedForest", "FederatedTree", "SimFL")) and "counts" not in name
+        if name.startswith(("FedBagging", "FedForest", "FederatedTree", "SimFL"))
+        and "counts" not in name
     ),
     "FedHistGBDT-classes",
     "FedHistGBDT-numbers",

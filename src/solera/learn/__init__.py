@@ -34,6 +34,7 @@ from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.statistics.cox import FedCox
 from solera.learn.statistics.glm import FedGLM
 from solera.learn.statistics.survival import kaplan_meier
+from solera.learn.trees.boosting.bagging import FedBagging
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
 from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
@@ -59,6 +60,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedBagging",
     "FedBins",
     "FedBuff",
     "FedColumns",

@@ -200,7 +200,7 @@ def parameters_of(network: Network) -> dict[str, Any]:
     seen: dict[int, None] = {}
     named = {}
     for prefix, part in parts_of(network):
-        for name, parameter in part.named_parameters():
+        for name, parameter in _parameters_in(part):
             if id(parameter) not in seen:
                 seen[id(parameter)] = None
                 named[_joined(prefix, name)] = parameter
@@ -211,11 +211,28 @@ def buffers_of(network: Network) -> dict[str, Any]:
     """All buffers that ``state_dict`` has, by name."""
     named = {}
     for prefix, part in parts_of(network):
+        if hasattr(part, "trainable_weights"):
+            named.update({_joined(prefix, n): b for n, b in _of_keras(part, trained=False)})
+            continue
         buffers = dict(part.named_buffers())
         if buffers:
             saved = part.state_dict().keys()
             named.update({_joined(prefix, n): b for n, b in buffers.items() if n in saved})
     return named
+
+
+def _parameters_in(part: Any) -> Iterator[tuple[str, Any]]:
+    if hasattr(part, "trainable_weights"):
+        return _of_keras(part, trained=True)
+    named: Iterator[tuple[str, Any]] = part.named_parameters()
+    return named
+
+
+def _of_keras(part: Any, trained: bool) -> Iterator[tuple[str, Any]]:
+    """The weights of a Keras model by their places: names of Keras change from copy to copy."""
+    weights = part.trainable_weights if trained else part.non_trainable_weights
+    for place, weight in enumerate(weights):
+        yield f"{place}.{weight.name}", weight.value
 
 
 def as_bytes(tensor: Any) -> bytes:
