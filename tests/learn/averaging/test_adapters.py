@@ -176,7 +176,7 @@ def test_a_model_of_keras():
         return net
 
     fed = federation()
-    fitted = so.FedTorch(model, **so.adapters.keras(epochs=2), rounds=3).fit(fed)
+    fitted = so.FedTorch(model, **so.adapters.keras(epochs=3), rounds=6).fit(fed)
     assert fitted.history_[-1]["test_accuracy"] > 0.5
     assert [name for name, _ in fitted.layout_["buffers"]] == ["0.moving_mean", "1.moving_variance"]
     assert fitted.predict(X_TEST).shape == (len(X_TEST), 10)

@@ -16,31 +16,23 @@ if TYPE_CHECKING:
     from solera.learn.averaging.loops.rounds import LoopRounds
 
 
-def evaluation_at_clients(
-    learner: LoopRounds, federation: Federation, part: Any, per_client: bool
+def evaluation_of(
+    learner: LoopRounds, federation: Federation, part: Any, per_client: bool = False
 ) -> Evaluation:
-    """Metrics of one part of the rows of all clients, and of each."""
+    """Metrics of one part of the rows of all clients, or of "all" of them, and of each client."""
     at = learner.at_clients(federation) if learner.is_personal else federation
-    sizes = at.engine.sizes(part)
-    if sizes is not None and not sizes[at.clients].any():
+    sizes = {p: at.engine.sizes(p) for p in (at.scored_parts if part == "all" else [part])}
+    parts = [p for p, rows in sizes.items() if rows is None or rows[at.clients].any()]
+    if not parts:
         raise DataError(
             f"no client keeps {part} rows aside",
             hint="so.simulate(…, test=0.2), or evaluate(federation, 'train')",
         )
-    total = totals_at(learner, at, [part], at.clients)
+    total = totals_at(learner, at, parts, at.clients)
     each = total["clients"].items() if per_client else ()
     clients = {client: figures_of(figures, part, 1, 1) for client, figures in each}
     figures = figures_of(total, part, total["replied"], len(at))
     return Evaluation(figures, clients, {}, dict(enumerate(at.names)))
-
-
-def evaluation_everywhere(learner: LoopRounds, federation: Federation) -> Evaluation:
-    """Metrics of all rows of all clients, whatever they are set aside for."""
-    at = learner.at_clients(federation) if learner.is_personal else federation
-    sizes = {part: at.engine.sizes(part) for part in at.scored_parts}
-    parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
-    total = totals_at(learner, at, parts, at.clients)
-    return Evaluation(figures_of(total, "all", total["replied"], len(at)), {}, {})
 
 
 def totals_at(

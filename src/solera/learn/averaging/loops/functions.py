@@ -16,6 +16,7 @@ from typing import Any
 
 from solera.core.errors import UsageError
 from solera.core.registry import new_registry
+from solera.learn.averaging.models import Registered, described
 
 Function = Callable[..., Any]
 _functions: dict[str, Function] = new_registry()
@@ -24,43 +25,18 @@ _APART = "~"
 """Between a name and a number that tells functions apart whose code is the same."""
 
 
-class GivenNetwork:
-    """Makes copies of a network that was given as it is."""
-
-    def __init__(self, network: Any) -> None:
-        from copy import deepcopy
-
-        self.network = deepcopy(network)
-        values = [
-            value.detach().cpu().double().numpy().tobytes()
-            for part in _networks(network)
-            for value in part.state_dict().values()
-        ]
-        content = repr(network).encode() + b"".join(values)
-        self.digest = blake2b(content, digest_size=12).hexdigest()
-
-    def __call__(self) -> Any:
-        from copy import deepcopy
-
-        return deepcopy(self.network)
-
-
 def register_function(function: Any) -> str | None:
     """The name of a function, which is registered under it; a name and None stay what they are."""
     if function is None or isinstance(function, str):
         return function
-    if _is_network(function):
-        made = GivenNetwork(function)
-        _functions.setdefault(f"given/{made.digest}", made)
-        return f"given/{made.digest}"
+    if hasattr(function, "named_parameters") and not isinstance(function, type):
+        network = described(function)  # a network as it is: its name tells its numbers
+        return network.name if isinstance(network, Registered) else None
     if not callable(function):
         raise UsageError(f"{function!r} must be a function")
     name = _name(function)
     choice, number = name, 1
     while _functions.setdefault(choice, function) is not function:
-        if not _keeps_objects(function):  # the same code on the same values
-            _functions[choice] = function
-            break
         number += 1
         choice = f"{name}{_APART}{number}"
     return choice
@@ -74,27 +50,16 @@ def stable_name(function: Any) -> str | None:
 
 def find_function(name: str) -> Function:
     """The function registered under a name."""
+    if name.startswith("given/"):
+        return Registered(name).module
     known = name if name in _functions else name.partition(_APART)[0]
     if known not in _functions:
-        shown = name.partition("/")[0]
         raise UsageError(
             f"the function {name!r} is not known in this process: a saved model holds no code",
-            hint=f"so.load(path, model=…) takes the network; to train on, make so.FedTorch with "
-            f"{shown} before so.load",
+            hint="so.load(path, model=…) takes the network; to train on, make the so.FedTorch "
+            "with its functions before so.load",
         )
     return _functions[known]
-
-
-def _is_network(value: Any) -> bool:
-    return any(True for _ in _networks(value))
-
-
-def _networks(value: Any) -> Iterator[Any]:
-    """A network, or those of a table."""
-    parts = value.values() if isinstance(value, dict) else [value]
-    for part in parts:
-        if not isinstance(part, type) and hasattr(part, "named_parameters"):
-            yield part
 
 
 def _name(function: Function) -> str:
@@ -149,24 +114,3 @@ def _held(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # a name that is not bound yet
         return None
-
-
-def _keeps_objects(function: Any) -> bool:
-    """Whether it closes over something of which its name does not say what it is."""
-    if isinstance(function, partial):
-        held = [*function.args, *function.keywords.values(), function.func]
-    elif isinstance(function, FunctionType):
-        held = [_held(cell) for cell in function.__closure__ or ()]
-    else:
-        return not isinstance(function, type)
-    return any(not _is_plain(value) for value in held)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    if isinstance(value, FunctionType):
-        return not _keeps_objects(value)
-    return isinstance(value, (*_PLAIN, type))

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
-from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.selection import Selector
 from solera.evaluation.evaluation import Evaluation
 from solera.learn.averaging.loops.client_side import put_private
-from solera.learn.averaging.loops.evaluation import (
-    evaluation_at_clients,
-    evaluation_everywhere,
-)
+from solera.learn.averaging.loops.evaluation import evaluation_of
 from solera.learn.averaging.loops.functions import stable_name
 from solera.learn.averaging.loops.prediction import Prediction
 from solera.learn.averaging.loops.rounds import LoopRounds
 from solera.learn.averaging.private_rounds import check_dp
-from solera.learn.averaging.server_optimisers import ServerOptimiser
 from solera.learn.averaging.update_averaging import UNTRAINED
-from solera.learn.averaging.updates import UpdateStep, check_steps
+from solera.learn.averaging.updates import check_steps
 from solera.learn.client_models import PRIVATE
-from solera.privacy.dp.mechanism import DP
-from solera.robust.rules import Rule
 
 log = logging.getLogger("solera")
 
@@ -92,65 +84,6 @@ class FedTorch(LoopRounds):
     weights_, buffers_: trained parameters, and running statistics and counters, as vectors.
     """
 
-    stored_as: ClassVar[Mapping[str, str]] = {
-        "train": "train_function",
-        "evaluate": "evaluate_function",
-        "predict": "predict_function",
-    }
-
-    def __init__(
-        self,
-        model: Any,
-        *,
-        train: Any,
-        evaluate: Any = None,
-        predict: Any = None,
-        data: Any = None,
-        rounds: int = 10,
-        per_round: int | None = None,
-        select: Selector | None = None,
-        config: Any = None,
-        batch_size: Count | None = 32,
-        collate: Any = None,
-        weight: Any = "examples",
-        private: Sequence[str] = (),
-        mu: NonNegative = 0.0,
-        scaffold: bool = False,
-        server: ServerOptimiser | None = None,
-        server_lr: Positive = 1.0,
-        update_steps: Sequence[UpdateStep] = (),
-        dp: DP | None = None,
-        aggregate: Rule | None = None,
-        metrics: Sequence[str] | None = None,
-        errors: Literal["raise", "skip"] = "raise",
-        device: str | None = None,
-        threads: Count | None = 1,
-    ) -> None:
-        self.model = model
-        self.train_function = train
-        self.evaluate_function = evaluate
-        self.predict_function = predict
-        self.data = data
-        self.rounds = rounds
-        self.per_round = per_round
-        self.select = select
-        self.config = config
-        self.batch_size = batch_size
-        self.collate = collate
-        self.weight = weight
-        self.private = private
-        self.mu = mu
-        self.scaffold = scaffold
-        self.server = server
-        self.server_lr = server_lr
-        self.update_steps = update_steps
-        self.dp = dp
-        self.aggregate = aggregate
-        self.metrics = metrics
-        self.errors = errors
-        self.device = device
-        self.threads = threads
-
     # --- the model ---
 
     def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
@@ -199,7 +132,7 @@ class FedTorch(LoopRounds):
     def score(self, X: Any, y: Any = None) -> float:
         """The first of the metrics that ``evaluate=`` gives; see :meth:`evaluate`."""
         if isinstance(X, Federation):
-            figures = evaluation_everywhere(self._judging(), X).metrics
+            figures = evaluation_of(self._judging(), X, "all").metrics
         else:
             figures = self.evaluate(X, y=y).metrics
         if not figures:
@@ -222,7 +155,7 @@ class FedTorch(LoopRounds):
             raise UsageError("scores= and metrics= are of classes: evaluate= says what is measured")
         self._judging()
         if isinstance(federation, Federation):
-            return evaluation_at_clients(self, federation, part, per_client)
+            return evaluation_of(self, federation, part, per_client)
         return Evaluation(self._prediction().evaluate(federation, y), {}, {})
 
     def _judging(self) -> Self:

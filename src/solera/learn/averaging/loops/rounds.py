@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, BoolArray
 from solera.core.component import describe
+from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError, NotEnoughReplies, TaskError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Failure
 from solera.core.rounds import Round
 from solera.core.schema import Schema
+from solera.core.selection import Selector
 from solera.evaluation.figure import Figure
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.loops.client_side import evaluate, start, train
@@ -29,6 +31,8 @@ from solera.learn.averaging.private_rounds import open_accounts
 from solera.learn.averaging.server_optimisers import ServerOptimiser, server_step
 from solera.learn.averaging.update_averaging import NOISE, UpdateAveraging
 from solera.learn.averaging.updates import UpdateStep
+from solera.privacy.dp.mechanism import DP
+from solera.robust.rules import Rule
 from solera.trust.declared import Shape
 
 log = logging.getLogger("solera")
@@ -48,24 +52,64 @@ class LoopRounds(UpdateAveraging, abstract=True):
     control_: Array
     server_: dict[str, Array]
     clients_: int
-    evaluate_function: Any
-    data: Any
-    config: Any
-    batch_size: int | None
-    collate: Any
-    private: Sequence[str]
-    mu: float
-    scaffold: bool
-    server: ServerOptimiser | None
-    update_steps: Sequence[UpdateStep]
-    metrics: Sequence[str] | None
-    errors: str
-    device: str | None
-    threads: int | None
+    stored_as: ClassVar[Mapping[str, str]] = {
+        "train": "train_function",
+        "evaluate": "evaluate_function",
+        "predict": "predict_function",
+    }
 
-    @property
-    def predicts(self) -> bool:
-        return False  # what a model answers is the user's to say
+    def __init__(
+        self,
+        model: Any,
+        *,
+        train: Any,
+        evaluate: Any = None,
+        predict: Any = None,
+        data: Any = None,
+        rounds: int = 10,
+        per_round: int | None = None,
+        select: Selector | None = None,
+        config: Any = None,
+        batch_size: Count | None = 32,
+        collate: Any = None,
+        weight: Any = "examples",
+        private: Sequence[str] = (),
+        mu: NonNegative = 0.0,
+        scaffold: bool = False,
+        server: ServerOptimiser | None = None,
+        server_lr: Positive = 1.0,
+        update_steps: Sequence[UpdateStep] = (),
+        dp: DP | None = None,
+        aggregate: Rule | None = None,
+        metrics: Sequence[str] | None = None,
+        errors: Literal["raise", "skip"] = "raise",
+        device: str | None = None,
+        threads: Count | None = 1,
+    ) -> None:
+        self.model = model
+        self.train_function = train
+        self.evaluate_function = evaluate
+        self.predict_function = predict
+        self.data = data
+        self.rounds = rounds
+        self.per_round = per_round
+        self.select = select
+        self.config = config
+        self.batch_size = batch_size
+        self.collate = collate
+        self.weight = weight
+        self.private = private
+        self.mu = mu
+        self.scaffold = scaffold
+        self.server = server
+        self.server_lr = server_lr
+        self.update_steps = update_steps
+        self.dp = dp
+        self.aggregate = aggregate
+        self.metrics = metrics
+        self.errors = errors
+        self.device = device
+        self.threads = threads
 
     @property
     def keeps_shape(self) -> bool:

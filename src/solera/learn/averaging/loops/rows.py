@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,11 +93,6 @@ def rows_in(loader: Any, otherwise: int) -> int:
         return len(dataset)  # type: ignore[arg-type]
     except TypeError:
         return otherwise
-
-
-def device_batches(loader: Any) -> Iterator[Any]:
-    """The batches of a loader, for prediction."""
-    yield from loader
 
 
 def _collate(own: Collate | None) -> Collate:
