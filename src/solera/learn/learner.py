@@ -204,6 +204,12 @@ class Learner(Forgetful, abstract=True):
     def check_schema(self, schema: Schema) -> None:
         """Refuse rows without the target that is to be predicted, and codes taken for numbers."""
         kind = type(self).__name__
+        if not schema.features:
+            raise DataError(
+                f"{kind} reads columns, the rows are samples of a data set",
+                hint="so.simulate(so.data.from_torch(dataset)) makes arrays of them; so.FedTorch "
+                "trains on samples as they are",
+            )
         if self.predicts and schema.target == "none":
             raise DataError(
                 f"{kind} needs a target", hint="so.simulate(X, y), or so.simulate(frame, target=…)"

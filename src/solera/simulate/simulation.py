@@ -26,9 +26,9 @@ from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.data.samples import (
-    FederatedSamples,
     Labels,
     Samples,
+    federated_samples,
     is_samples,
     labels_of,
 )
@@ -364,7 +364,7 @@ def _from_samples(
         raise DataError(f"the data set of client {empty[0]} has no samples")
     offsets = np.concatenate([[0], np.cumsum([len(d) for d in datasets])]).astype(np.int64)
     samples, target = Samples(datasets), labels_of(datasets, labels)
-    return FederatedSamples(samples, target, offsets, names=names), None
+    return federated_samples(samples, target, offsets, names), None
 
 
 def _source(
@@ -400,5 +400,7 @@ def _source(
             hint="use fewer clients or a partition with min_rows=1",
         )
     if isinstance(X, Samples):
-        return FederatedSamples.dealt(X, y, assignment)
+        index = assignment.index
+        y = None if y is None else y[index]
+        return federated_samples(X[index], y, assignment.offsets, assignment.names)
     return FederatedData.of(X, y, assignment, features=features, schema=schema)

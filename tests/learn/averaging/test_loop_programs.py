@@ -112,7 +112,7 @@ def test_samples_are_arrays_for_who_trains_on_arrays():
     assert tree.schema_.width == 3 * 8 * 8
     assert tree.evaluate(fed)["accuracy"] > 0.3
     ragged = so.simulate(programs.Ragged(), clients=3, labels=lambda sample: int(sample[1]))
-    with pytest.raises(so.errors.SoleraError, match=r"do not stack.*so\.FedTorch"):
+    with pytest.raises(so.errors.SoleraError, match=r"reads columns.*so\.FedTorch"):
         so.FedLinear(rounds=1).fit(ragged)
 
 
@@ -209,3 +209,15 @@ def test_what_is_frozen_stays_and_does_not_travel(frozen):
     model = learner.fit(fed)
     assert model.weights_.shape == (153,)
     assert model.state_dict()["0.weight"].shape == (50, 2)
+
+
+def test_loops_get_rows_as_a_pipeline_prepares_them():
+    means = []
+
+    def train(model, loader, context):
+        means.append(torch.cat([batch[0] for batch in loader]).mean(0))
+        return programs.train_contrastive(model, loader, context)
+
+    fed = so.simulate(programs.points(), clients=1, seed=0)
+    so.Pipeline(so.FedScaler(), so.FedTorch(nn.Linear(2, 4), train=train, rounds=1)).fit(fed)
+    assert means[0].abs().max() < 1e-5  # and not 3, as they lie in the data set
