@@ -68,7 +68,7 @@ _NAMESPACES = {
     "updates": updates,
 }
 _INSIDE = {
-    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
+    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBagging", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
     "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
     "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",

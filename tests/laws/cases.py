@@ -517,9 +517,9 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
         ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
     ],
-    so.FedBagging: [
-        ("", lambda: so.FedBagging(trees=2), ("classes", "numbers")),
-        ("lightgbm", lambda: so.FedBagging("lightgbm", trees=2), ("classes",)),
+    so.learn.FedBagging: [
+        ("", lambda: so.learn.FedBagging(trees=2), ("classes", "numbers")),
+        ("lightgbm", lambda: so.learn.FedBagging("lightgbm", trees=2), ("classes",)),
     ],
     so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
     so.FedHistGBDT: [
@@ -569,7 +569,7 @@ VERTICAL: dict[type, Callable[[], Any]] = {
 }
 NOT_SUMS = (
     so.FedBuff,  # collects updates as they come
-    so.FedBagging,
+    so.learn.FedBagging,
     so.FedForest,
     so.FederatedTree,
     so.SimFL,

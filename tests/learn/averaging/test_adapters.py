@@ -243,15 +243,15 @@ def test_bagging_of_boosted_trees(library, tmp_path):
     pytest.importorskip(library)
     fed = so.simulate(X, Y, clients=4, partition=so.Dirichlet(1.0), seed=0, test=0.2)
     params = {"max_depth": 3}
-    model = so.FedBagging(library, trees=10, params=params).fit(fed)
+    model = so.learn.FedBagging(library, trees=10, params=params).fit(fed)
     assert model.score(X_TEST, Y_TEST) > 0.7
     assert model.evaluate(fed)["accuracy"] > 0.7
     np.testing.assert_allclose(model.predict_proba(X_TEST).sum(axis=1), 1, atol=1e-6)
     model.save(tmp_path / "model.sol")
     assert np.array_equal(so.load(tmp_path / "model.sol").predict(X_TEST), model.predict(X_TEST))
     numbers = so.simulate(X, X[:, :5].sum(axis=1), clients=4, seed=0)
-    assert so.FedBagging(library, trees=20).fit(numbers).score(X, X[:, :5].sum(axis=1)) > 0.5
+    assert so.learn.FedBagging(library, trees=20).fit(numbers).score(X, X[:, :5].sum(axis=1)) > 0.5
     with pytest.raises(so.errors.UsageError, match="no sum"):
-        so.FedBagging(library).fit(so.simulate(X, Y, clients=4, secure=True))
+        so.learn.FedBagging(library).fit(so.simulate(X, Y, clients=4, secure=True))
     with pytest.raises(so.errors.SoleraError, match="which rows gave entry 'booster'"):
-        so.FedBagging(library).fit(so.simulate(X, Y, clients=4, policy="training"))
+        so.learn.FedBagging(library).fit(so.simulate(X, Y, clients=4, policy="training"))

@@ -218,6 +218,6 @@ def test_loops_get_rows_as_a_pipeline_prepares_them():
         means.append(torch.cat([batch[0] for batch in loader]).mean(0))
         return programs.train_contrastive(model, loader, context)
 
-    fed = so.simulate(programs.points(), clients=1, seed=0)
+    fed = so.simulate(programs.points(), labels=np.arange(60) % 2, clients=1, seed=0)
     so.Pipeline(so.FedScaler(), so.FedTorch(nn.Linear(2, 4), train=train, rounds=1)).fit(fed)
     assert means[0].abs().max() < 1e-5  # and not 3, as they lie in the data set

@@ -181,7 +181,7 @@ def _arrays(fitted: Any) -> dict[str, Any]:
     if not arrays:
         raise UsageError(
             f"{type(fitted).__name__} learns no coefficients that have a mean",
-            hint="so.FedForest, so.FedHistGBDT and so.FedBagging grow trees",
+            hint="so.FedForest, so.FedHistGBDT and so.learn.FedBagging grow trees",
         )
     return arrays
 
