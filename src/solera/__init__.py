@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import Any
 
 from solera import (
-    adapters,
     aggregations,
     audit,
     callbacks,
@@ -52,7 +51,6 @@ from solera.trust.cells import intervals
 from solera.trust.constructors import count_by, fact, gram, sum_by, update
 
 _NAMESPACES = {
-    "adapters": adapters,
     "aggregations": aggregations,
     "audit": audit,
     "callbacks": callbacks,
@@ -68,10 +66,10 @@ _NAMESPACES = {
     "updates": updates,
 }
 _INSIDE = {
-    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBagging", "FedBuff", "FedNova",
-    "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
-    "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
+    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBagging", "FedBuff",
+    "FedNova", "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor",
+    "Scaffold", "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
+    "VerticalPoissonRegression", "adapters", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
     "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""

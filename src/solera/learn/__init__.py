@@ -5,6 +5,7 @@ from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.loops import adapters
 from solera.learn.averaging.loops.learner import FedTorch
 from solera.learn.averaging.lora import FedLoRA
 from solera.learn.averaging.multilabel import MLFedAvg
@@ -101,6 +102,7 @@ __all__ = [
     "VerticalLinearRegression",
     "VerticalLogisticRegression",
     "VerticalPoissonRegression",
+    "adapters",
     "common_rows",
     "describe",
     "evaluate",

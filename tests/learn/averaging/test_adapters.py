@@ -84,7 +84,7 @@ def trainer(model, dataset, context):
 @pytest.mark.parametrize("make", [bert, adapted])
 def test_a_trainer_of_hugging_face(make):
     pytest.importorskip("accelerate")
-    loops = so.adapters.hugging_face(trainer)
+    loops = so.learn.adapters.hugging_face(trainer)
     fed = so.simulate(Texts(), clients=3, seed=0, test=0.25)
     model = so.FedTorch(make, **loops, rounds=3).fit(fed)
     entry = model.history_[-1]
@@ -134,7 +134,7 @@ def lightning_module():
 @pytest.mark.parametrize("options", [{}, {"mu": 0.5}, {"scaffold": True}], ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_of_lightning(options):
-    loops = so.adapters.lightning(accelerator="cpu", max_epochs=2)
+    loops = so.learn.adapters.lightning(accelerator="cpu", max_epochs=2)
     fed = federation()
     model = so.FedTorch(lightning_module, **loops, rounds=2, **options).fit(fed)
     assert model.history_[-1]["test_accuracy"] > 0.7
@@ -176,7 +176,7 @@ def test_a_model_of_keras():
         return net
 
     fed = federation()
-    fitted = so.FedTorch(model, **so.adapters.keras(epochs=3), rounds=6).fit(fed)
+    fitted = so.FedTorch(model, **so.learn.adapters.keras(epochs=3), rounds=6).fit(fed)
     assert fitted.history_[-1]["test_accuracy"] > 0.5
     assert [name for name, _ in fitted.layout_["buffers"]] == ["0.moving_mean", "1.moving_variance"]
     assert fitted.predict(X_TEST).shape == (len(X_TEST), 10)
@@ -197,7 +197,7 @@ def test_classifiers_of_scikit_learn(name):
         "mlp": MLPClassifier((16,), random_state=0, learning_rate_init=0.01),
         "logistic": LogisticRegression(warm_start=True, max_iter=5),
     }[name]
-    loops = so.adapters.scikit_learn(estimator, columns=64, classes=range(10))
+    loops = so.learn.adapters.scikit_learn(estimator, columns=64, classes=range(10))
     model = so.FedTorch(**loops, rounds=6).fit(federation())
     assert model.score(X_TEST, Y_TEST) > 0.65
     assert model.predict(X_TEST).shape == Y_TEST.shape
@@ -210,7 +210,7 @@ def test_the_mean_of_coefficients_is_that_of_estimators_by_hand():
     y = X[:, :3].sum(axis=1)
     fed = so.simulate(X / 16, y, clients=3, seed=0)
     estimator = SGDRegressor(shuffle=False, learning_rate="constant", eta0=0.01)
-    loops = so.adapters.scikit_learn(estimator, columns=64)
+    loops = so.learn.adapters.scikit_learn(estimator, columns=64)
     model = so.FedTorch(**loops, rounds=1, batch_size=None).fit(fed)
     fitted = []
     for k in range(3):
@@ -226,11 +226,11 @@ def test_estimators_that_have_no_mean_are_errors():
     from sklearn.linear_model import LogisticRegression, SGDClassifier
     from sklearn.naive_bayes import GaussianNB
 
-    with pytest.raises(so.errors.UsageError, match=r"so\.adapters\.scikit_learn"):
+    with pytest.raises(so.errors.UsageError, match=r"so\.learn\.adapters\.scikit_learn"):
         so.FedAvg(SGDClassifier()).fit(federation())
     with pytest.raises(so.errors.UsageError, match="warm_start=True"):
-        so.adapters.scikit_learn(LogisticRegression(), columns=64)
-    loops = so.adapters.scikit_learn(GaussianNB(), columns=64, classes=range(10))
+        so.learn.adapters.scikit_learn(LogisticRegression(), columns=64)
+    loops = so.learn.adapters.scikit_learn(GaussianNB(), columns=64, classes=range(10))
     with pytest.raises(so.errors.SoleraError, match=r"no coefficients.*FedForest"):
         so.FedTorch(**loops).fit(federation())
 

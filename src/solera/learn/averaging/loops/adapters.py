@@ -25,7 +25,7 @@ def hugging_face(make_trainer: Callable[[Any, Any, Any], Any]) -> Loops:
     >>> def trainer(model, dataset, context):
     ...     arguments = TrainingArguments(output_dir=str(context.folder), num_train_epochs=1)
     ...     return Trainer(model=model, args=arguments, train_dataset=dataset)
-    >>> so.FedTorch(make_model, **so.adapters.hugging_face(trainer))  # doctest: +SKIP
+    >>> so.FedTorch(make_model, **so.learn.adapters.hugging_face(trainer))  # doctest: +SKIP
     """
 
     def made(model: Any, loader: Any, context: Any) -> Any:
@@ -108,7 +108,7 @@ def scikit_learn(estimator: Any, *, columns: int, classes: Sequence[Any] | None 
 
     >>> from sklearn.linear_model import SGDClassifier
     >>> X, y, X_test, y_test = so.datasets.digits()
-    >>> loops = so.adapters.scikit_learn(SGDClassifier(), columns=64, classes=range(10))
+    >>> loops = so.learn.adapters.scikit_learn(SGDClassifier(), columns=64, classes=range(10))
     >>> model = so.FedTorch(**loops, rounds=5).fit(so.simulate(X, y, clients=5, seed=0))
     >>> model.score(X_test, y_test) > 0.8
     True
