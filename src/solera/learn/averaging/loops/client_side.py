@@ -356,7 +356,9 @@ def seeded(seed: int, threads: int | None) -> Iterator[None]:
     with t.random.fork_rng(enabled=True), limited_threads(threads):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        t.manual_seed(seed)
+        t.default_generator.manual_seed(seed)  # torch's own function writes a traceback each time
+        if t.cuda.is_available():
+            t.cuda.manual_seed_all(seed)
         try:
             yield
         finally:
