@@ -69,8 +69,8 @@ _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBagging", "FedBuff",
     "FedNova", "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor",
     "Scaffold", "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
-    "VerticalPoissonRegression", "adapters", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
-    "planned",
+    "VerticalPoissonRegression", "adapters", "common_rows", "evaluate", "in_turn",
+    "kaplan_meier", "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 

@@ -327,7 +327,7 @@ def described(model: Any) -> Model:
     if not isinstance(model, torch().nn.Module):
         hint = "for example so.nn.mlp(64, 100, 10)"
         if hasattr(model, "fit"):
-            hint = "so.FedTorch(**so.learn.adapters.scikit_learn(…)) averages estimators of scikit-learn"
+            hint = "so.FedTorch(**so.learn.adapters.scikit_learn(…)) averages estimators"
         raise UsageError(f"a model is needed, not {model!r}", hint=hint)
     values = b"".join(
         v.detach().cpu().double().numpy().tobytes() for v in model.state_dict().values()

@@ -115,7 +115,7 @@ def train(client: Client, ask: Any) -> dict[str, Contribution]:
         reply = loop.update_of(after)
         if ask.get("privacy") is not None:
             return reply
-        rows = loop.rows("train")
+        rows = rows_in(loop.loader("train"), len(client.data))
         examples = examples_of(metrics, rows, loop.where("train"))
         reply["rows"] = count_by(None) if examples == len(client.data) else update(float(examples))
         loop.add_metrics(reply, metrics, examples, "train")
@@ -133,7 +133,6 @@ def evaluate(client: Client, ask: Any) -> dict[str, Contribution]:
     with loop_at(client, ask) as loop:
         metrics: Any = None
         if rows:
-            loop.network_mode(training=False)
             with torch().no_grad():
                 metrics = loop.run("evaluate", ask["evaluate"], part)
         reply: dict[str, Contribution] = {"rows": update(float(rows))}
@@ -187,11 +186,6 @@ class LoopOfClient:
             raise Refusal(UNTRAINED)
         return weights, buffers
 
-    def network_mode(self, training: bool) -> None:
-        parts = self.network.values() if isinstance(self.network, Mapping) else [self.network]
-        for part in parts:
-            part.train(training)
-
     # --- the loop ---
 
     def loader(self, part: Part) -> Any:
@@ -215,15 +209,15 @@ class LoopOfClient:
         collate = None if ask["collate"] is None else find_function(ask["collate"])
         return loader_of(dataset, training["batch_size"], collate, part == "train", where)
 
-    def rows(self, part: Part) -> int:
-        return rows_in(self.loader(part), len(self.client.data))
-
     def run(self, kind: str, function: str, part: Part) -> Any:
         """What the user's function returns and logs, or an error that names client and round."""
         where = self.where(kind)
         loader = self.loader(part)
         if loader is None:
             raise Refusal(f"client {self.client.id} has no rows to {kind} on")
+        parts = self.network.values() if isinstance(self.network, Mapping) else [self.network]
+        for network in parts:
+            network.train(kind == "train")
         with said(where, loader):
             result = find_function(function)(self.network, loader, self.context)
         if result is not None and not isinstance(result, Mapping):

@@ -162,18 +162,14 @@ class LoopRounds(UpdateAveraging, abstract=True):
 
     def _see_held_out(self, federation: Federation) -> None:
         """Which rows are evaluated in every round; a warning where there are none."""
-        self._part = None
-        if self.evaluate_function is None:
-            return
-        for part in ("validation", "test"):
-            sizes = federation.engine.sizes(part)
-            if sizes is None or sizes[federation.clients].any():
-                self._part = part
-                return
-        log.warning(
-            "FedTorch(evaluate=…): no client keeps rows aside, so that nothing is evaluated; "
-            "so.simulate(…, test=0.2) sets some aside"
-        )
+        sizes = {part: federation.engine.sizes(part) for part in ("validation", "test")}
+        aside = [p for p, rows in sizes.items() if rows is None or rows[federation.clients].any()]
+        self._part = aside[0] if aside and self.evaluate_function is not None else None
+        if self.evaluate_function is not None and not aside:
+            log.warning(
+                "FedTorch(evaluate=…): no client keeps rows aside, so that nothing is evaluated; "
+                "so.simulate(…, test=0.2) sets some aside"
+            )
 
     def first_model(self, seed: int) -> Entries:
         if self.scaffold:
