@@ -21,7 +21,7 @@ Y = (X @ draw.normal(size=(4, 3))).argmax(axis=1)
 NAMES = tuple("abcdef")
 ROWS = {
     *("X", "y", "clients", "partition", "validation", "test", "target", "group", "columns"),
-    *("kinds", "unknown", "features", "schema"),
+    *("kinds", "unknown", "features", "schema", "labels", "classes"),
 }
 """What says which rows there are; all other parameters of ``simulate`` configure a federation."""
 OPTIONS = {

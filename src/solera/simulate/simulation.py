@@ -343,8 +343,9 @@ def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
 
 def _are_samples(X: Any) -> bool:
     """Whether it is a list of data sets, or a table of them by the names of clients."""
-    parts = X.values() if isinstance(X, dict) else X
-    return isinstance(X, list | tuple | dict) and bool(X) and all(map(is_samples, parts))
+    if not isinstance(X, list | tuple | dict) or hasattr(X, "tocsr") or not X:
+        return False  # a sparse matrix may be a dict
+    return all(map(is_samples, X.values() if isinstance(X, dict) else X))
 
 
 def _from_samples(
