@@ -223,6 +223,11 @@ def simulate(
     rules = None if policy is None else Policy.of(policy)
     agreed = dictionary is not None or (rules is not None and not rules.trusts_the_driver)
     check_epoch_arguments(agreed, secrets=secrets, population=population)
+    if agreed and classes is not None:
+        raise UsageError(
+            "simulate(classes=…): the dictionary of the owners orders classes",
+            hint="leave classes= out, or the policy 'trusted'",
+        )
     selection = Selection()
     if agreed:
         chosen = (columns, target) if dictionary is not None else (None, None)
@@ -230,10 +235,9 @@ def simulate(
     rows: Table | None = None
     table = X
     if is_frame(X) and dictionary is not None:
-        told = (y, schema, classes)
-        if any(one is not None for one in told) or set(reading) - {"target", "columns"}:
+        if y is not None or schema is not None or set(reading) - {"target", "columns"}:
             raise UsageError(
-                "simulate(dictionary=…) says how the frame is read: no y, kinds, classes, schema"
+                "simulate(dictionary=…) says how the frame is read: no y, kinds, schema"
             )
         table = to_pandas(X)
         if group is not None:

@@ -39,7 +39,7 @@ from solera.trust.contributions import Contribution
 _CONTROL = "control"
 
 
-@task("torch.start")
+@task("torch.start", alone=True)
 def start(client: Client, ask: Any) -> dict[str, Contribution]:
     """The network as its function makes it with the seed: no row is looked at."""
     with said(f"client {client.id}: model"):
