@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -280,6 +284,42 @@ def test_rows_of_unlike_shapes_name_collate():
 
     with pytest.raises(DataError, match=r"do not stack.*collate="):
         fit(loop, data=data)
+
+
+NAMES = """
+import torch
+from solera.learn.averaging.loops.functions import stable_name
+
+RATE, SOME = 0.1, {"b": 1, "a": (2, frozenset("xyz"))}
+
+
+def step(model, rate=RATE, *, by=("a", "b")):
+    return model if rate in {1, 2, "three"} else [step(m, by=by) for m in model]
+
+
+def made(lr, kept):
+    class Net(torch.nn.Linear):
+        pass
+
+    def train(model, loader, context):
+        return step(model), Net(1, 1), lr, RATE, kept, lambda x: (x, {"q": lr}, train)
+
+    return train
+
+
+print(stable_name(made(0.1, SOME)), stable_name(made(0.2, SOME)))
+"""
+
+
+def test_names_of_functions_are_the_same_in_every_process():
+    """Whatever order sets have there: a run goes on in another process."""
+    names = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", NAMES]
+        names.add(subprocess.check_output(command, env=environment, text=True))
+    assert len(names) == 1
+    assert len(set(names.pop().split())) == 2
 
 
 def test_functions_are_known_by_what_they_do():

@@ -70,14 +70,13 @@ def _name(function: Function) -> str:
 
 
 def _content(value: Any, seen: set[int]) -> Iterator[str]:
-    """All of a function that says what it does, as lines of text."""
-    if id(value) in seen:
-        return
+    """All of a function that says what it does, as lines of text; ``seen`` are functions."""
     if isinstance(value, _PLAIN):
         yield repr(value)
-        return
-    seen.add(id(value))
-    if isinstance(value, FunctionType):
+    elif isinstance(value, FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
         yield from _content(value.__code__, seen)
         yield from _content([value.__defaults__, value.__kwdefaults__], seen)
         for cell in value.__closure__ or ():

@@ -131,10 +131,7 @@ class FedTorch(LoopRounds):
 
     def score(self, X: Any, y: Any = None) -> float:
         """The first of the metrics that ``evaluate=`` gives; see :meth:`evaluate`."""
-        if isinstance(X, Federation):
-            figures = evaluation_of(self._judging(), X, "all").metrics
-        else:
-            figures = self.evaluate(X, y=y).metrics
+        figures = self.evaluate(X, "all", y=y).metrics
         if not figures:
             raise DataError("evaluate= gave no metric of these rows")
         named = [name for name in self.metrics or figures if name in figures]
@@ -153,20 +150,15 @@ class FedTorch(LoopRounds):
         """What ``evaluate=`` says of the rows of a federation's clients, or of rows at hand."""
         if scores or metrics:
             raise UsageError("scores= and metrics= are of classes: evaluate= says what is measured")
-        self._judging()
-        if isinstance(federation, Federation):
-            return evaluation_of(self, federation, part, per_client)
-        return Evaluation(self._prediction().evaluate(federation, y), {}, {})
-
-    def _judging(self) -> Self:
-        """This learner, where it is fitted and knows what to measure."""
         self.check_fitted()
         if self.evaluate_function is None:
             raise UsageError(
                 "FedTorch was given no evaluate=, and knows no metric of its own",
                 hint="so.FedTorch(…, evaluate=lambda model, loader, context: {…})",
             )
-        return self
+        if isinstance(federation, Federation):
+            return evaluation_of(self, federation, part, per_client)
+        return Evaluation(self._prediction().evaluate(federation, y), {}, {})
 
     # --- parameters ---
 
