@@ -49,7 +49,7 @@ def main() -> None:
         replies: Any = update(ClientGroup(ids, data, draws, [{}] * PER_ROUND), order)
         weights = replies.fields["rows"] / replies.fields["rows"].sum()
         for name in ("coef", "intercept"):
-            order[name] = np.tensordot(weights, replies.fields["model"][name], 1)
+            order[name] = order[name] + np.tensordot(weights, replies.fields["change"][name], 1)
     floor = (time.perf_counter() - began) / ROUNDS
 
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -20,6 +20,7 @@ SHOWS = {
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
+    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
@@ -68,6 +69,7 @@ OF_REAL_ROWS = {
 """What else those print that are about real data sets, and of which."""
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "closed": ("cryptography", "httpx", "pandas", "torch"),
     "cores": ("torch",),
     "errata": ("torch",),
     "files": ("pyarrow",),
@@ -80,7 +82,7 @@ NEEDS = {
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "privacy": ("torch", "dp_accounting"),
-    "promise": r"wine +FedAvg +1 seeds",
+    "promise": ("pandas", "statsmodels", "torch"),
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),
@@ -90,6 +92,7 @@ NEEDS = {
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 SLOW = {
+    "closed",
     ("errata", ""),
     "flower",
     "full_sizes",

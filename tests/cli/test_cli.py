@@ -136,8 +136,8 @@ def test_tasks() -> None:
     assert all(isinstance(task["version"], int) and task["does"] for task in ours)
     assert "linear.train" in solera_("tasks").stdout
     one = solera_("tasks", "linear.train").stdout
-    assert "version   2" in one
-    assert "This client's weights after some epochs" in one
+    assert "version   3" in one
+    assert "How far some epochs of mini-batch gradient descent" in one
     assert "did you mean 'linear.train'?" in solera_("tasks", "linear.trian", code=1).stderr
 
 

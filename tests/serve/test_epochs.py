@@ -118,6 +118,19 @@ def words():
     return state().agreement().signed().epoch.words()
 
 
+@pytest.fixture(scope="module")
+def signed(hospitals):
+    """The same owners, who have signed an epoch, whichever test comes first."""
+    if current_epoch(Path("west")) is None:
+        Path("dictionary.toml").write_text(draft().toml())
+        sign("north", "dictionary.toml")
+        for name in NAMES[1:3]:
+            sign(name)
+        sign("west", "--words", "no", code=1)
+        for name in NAMES:
+            sign(name, "--words", words())
+
+
 def test_four_owners_sign_through_the_coordinator(hospitals):
     with connection("north") as to, pytest.raises(CoordinatorError, match="no epoch is signed yet"):
         to.request("GET", f"{HEART}/epoch")
@@ -141,7 +154,7 @@ def test_four_owners_sign_through_the_coordinator(hospitals):
     assert signed.epoch.words() == words()
 
 
-def test_a_signed_epoch_stays_as_it_is(hospitals):
+def test_a_signed_epoch_stays_as_it_is(signed):
     seen = state().agreement()
     with connection("north") as to:
         board = CoordinatorBoard(to, "heart", seen.draft)
@@ -152,7 +165,7 @@ def test_a_signed_epoch_stays_as_it_is(hospitals):
             board.enter(other)
 
 
-def test_an_owner_enters_and_signs_for_itself_only(hospitals):
+def test_an_owner_enters_and_signs_for_itself_only(signed):
     seen = state().agreement()
     named = f"/v1/dictionary/{seen.draft.hash.hex()}"
     south = seen.parts["south"]
@@ -167,7 +180,7 @@ def test_an_owner_enters_and_signs_for_itself_only(hospitals):
                 to.request("PUT", f"{named}/part", json=NewPart(frame))
 
 
-def test_a_draft_of_strangers_or_of_another_federation_is_refused(hospitals):
+def test_a_draft_of_strangers_or_of_another_federation_is_refused(signed):
     with connection("north") as to:
         for wrong, told in (
             (Draft(draft().dictionary, (*NAMES[:3], "far"), "heart"), "'far', who has not joined"),
@@ -193,7 +206,7 @@ class Liar:
 
 
 @pytest.fixture
-def fresh(hospitals):
+def fresh(signed):
     """A draft that nobody has signed yet, in which all have entered their parts."""
     number = int(time.time_ns() % 10**9)
     new = draft(previous=f"{number:064x}")
@@ -213,7 +226,7 @@ def altered(data: bytes, draw: np.random.Generator) -> str:
     return framed(bytes(changed))
 
 
-def test_two_hundred_lies_of_a_coordinator_change_the_words_or_are_errors(hospitals, fresh):
+def test_two_hundred_lies_of_a_coordinator_change_the_words_or_are_errors(signed, fresh):
     """Over TLS: whatever the coordinator alters, no owner reads the epoch's own words from it."""
     draw = np.random.default_rng(0)
     with connection("north") as to:
@@ -240,7 +253,7 @@ def test_two_hundred_lies_of_a_coordinator_change_the_words_or_are_errors(hospit
         assert wrong >= 198  # a 7 in the place of a 7 is no lie
 
 
-def test_a_coordinator_that_swaps_a_key_is_found_by_the_words(hospitals, fresh):
+def test_a_coordinator_that_swaps_a_key_is_found_by_the_words(signed, fresh):
     seen = state().agreement()
     true = words()
     Identity.create("stranger")
@@ -262,7 +275,7 @@ def test_a_coordinator_that_swaps_a_key_is_found_by_the_words(hospitals, fresh):
     )
 
 
-def test_signatures_of_another_epoch_settle_nothing(hospitals, fresh):
+def test_signatures_of_another_epoch_settle_nothing(signed, fresh):
     before = current_epoch(Path("west"))
     seen = state().agreement()
     forged = SignedEpoch(seen.signed().epoch, before.signatures)
@@ -276,7 +289,7 @@ def test_signatures_of_another_epoch_settle_nothing(hospitals, fresh):
             to.request("PUT", f"/v1/dictionary/{fresh.hash.hex()}/signature", json=said)
 
 
-def test_an_epoch_that_was_not_signed_here_is_not_current(hospitals):
+def test_an_epoch_that_was_not_signed_here_is_not_current(signed):
     other = Path("elsewhere")
     Identity.create(other)
     with connection("north") as to:
@@ -298,7 +311,7 @@ def coordinator_page(path):
         return client.get(path)
 
 
-def test_both_pages_show_the_same_epoch_and_words(hospitals, fresh):
+def test_both_pages_show_the_same_epoch_and_words(signed, fresh):
     theirs, mine = coordinator_page("/federations/heart/epoch"), owner_page("north")
     for answer in (theirs, mine):
         assert answer.status_code == 200
@@ -313,7 +326,7 @@ def test_both_pages_show_the_same_epoch_and_words(hospitals, fresh):
     assert "You have signed." in owner_page("north").text
 
 
-def test_doctor_says_who_computes_with_something_else(hospitals, fresh):
+def test_doctor_says_who_computes_with_something_else(signed, fresh):
     said = run("doctor", "--folder", "north").stdout
     assert "the pinned path gives" in said
     assert "computes with something else" not in said
@@ -328,7 +341,7 @@ def test_doctor_says_who_computes_with_something_else(hospitals, fresh):
     assert "south does not compute with what north does: numpy" in refused
 
 
-def test_who_leaves_takes_what_is_not_signed_yet(hospitals, fresh):
+def test_who_leaves_takes_what_is_not_signed_yet(signed, fresh):
     assert "west" in state().agreement().parts
     held = run("leave", "--folder", "west").stdout
     assert "epoch_parts" in held

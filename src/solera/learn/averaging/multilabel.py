@@ -108,7 +108,7 @@ def train_core(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, rows=local.sizes * local.known_labels().sum(axis=1) * 1.0)
 
 
-@task("multilabel.finish", alone=True)
+@task("multilabel.finish")
 def _finish(client: Client, ask: Any) -> Entries:
     """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
     if ask["restore"] and _BEST in client.state:

@@ -26,7 +26,7 @@ from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.closed.driver import ClosedDriver
-from solera.serve.driver.closed.epochs import policies_of
+from solera.serve.driver.closed.epochs import policies_of, policies_so_far
 from solera.serve.driver.closed.researcher import Researcher
 from solera.serve.driver.engine import CoordinatorCheckpointStore, HttpEngine
 from solera.serve.driver.published import fetch, publish
@@ -78,6 +78,12 @@ class DrivenEngine:
             return {"trusted"}
         return policies_of(self.connection, self._described.federation)
 
+    def _policies_so_far(self) -> set[str]:
+        """The policies that owners have said: an open ask waits for nobody, agents refuse it."""
+        if "_policies" in vars(self):
+            return self._policies
+        return policies_so_far(self.connection, self._described.federation)[0]
+
     @property
     def owners(self) -> ClosedDriver | None:
         """Who runs closed jobs; None where this program asks."""
@@ -118,7 +124,7 @@ class DrivenEngine:
 
         Refused before anything is sent where an owner answers no driver.
         """
-        if "sums" in self._policies:
+        if self._closed_driver is not None and "sums" in self._policies_so_far():
             raise GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
         return self._current or self._open()
 

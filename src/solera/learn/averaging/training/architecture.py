@@ -14,7 +14,7 @@ from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.payload import decode, encode
 from solera.core.rng import generator
 from solera.learn.averaging.models import Layered, Model
-from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.devices import seeded, torch
 from solera.learn.averaging.training.layers import (
     Activation,
     Convolution,
@@ -95,9 +95,7 @@ class Architecture:
         """The vector training begins with."""
         if self.layers is not None:
             return self.layout.start(generator(seed, "init"), dtype)
-        t = torch()
-        with t.random.fork_rng(devices=[]):
-            t.manual_seed(seed)
+        with seeded(seed):
             module = self.module()
         return self.vector(module, dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -21,6 +22,19 @@ def torch() -> Any:
     except ImportError as error:
         raise MissingExtra.of("training a neural network", "torch") from error
     return torch
+
+
+_GENERATOR = threading.RLock()
+"""One thread at a time draws from the generator that PyTorch has for the whole process."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draws of PyTorch follow from the seed inside, and nobody's change outside."""
+    t = torch()
+    with _GENERATOR, t.random.fork_rng(devices=[]):
+        t.manual_seed(seed)
+        yield
 
 
 def find_device(name: str | None) -> Any:

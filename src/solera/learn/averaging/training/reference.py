@@ -14,7 +14,7 @@ from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig, deal_batches
-from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.devices import seeded, torch
 from solera.learn.averaging.training.layers import Pass
 from solera.learn.averaging.training.losses import row_losses
 from solera.learn.averaging.training.optimisers import OURS, make_optimiser
@@ -90,9 +90,7 @@ def _outputs(architecture: Architecture, module: Any, x: Any, key: Bits, step: i
             if hasattr(part, "current"):
                 part.current = Pass(key, step)
         return module(x)
-    t = torch()
-    with t.random.fork_rng(devices=[]):
-        t.manual_seed((int(key[0]) ^ step) & (2**63 - 1))
+    with seeded((int(key[0]) ^ step) & (2**63 - 1)):
         return module(x)
 
 

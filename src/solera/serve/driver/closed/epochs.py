@@ -13,23 +13,32 @@ from solera.trust.epoch.epoch import Epoch, SignedEpoch
 
 log = logging.getLogger("solera")
 
-_LOOK_SECONDS = 0.5
-_REMIND = 10.0
+_LOOK_SECONDS, _PATIENCE = 0.2, 5.0
+_TRUSTED = "trusted"
+
+
+def policies_so_far(connection: Connection, federation: str) -> tuple[set[str], list[str]]:
+    """The names of owners' policies, and the owners that have yet to say their own."""
+    members = connection.call("GET", f"/v1/federations/{federation}", Members).clients
+    active = [member for member in members if member.status == "active"]
+    silent = [member.name for member in active if member.policy is None]
+    return {member.policy for member in active if member.policy is not None}, silent
 
 
 def policies_of(connection: Connection, federation: str) -> set[str]:
-    """The names of all owners' policies; an owner that has yet to say its own is waited for."""
-    told = time.monotonic() + _REMIND
+    """The names of all owners' policies, as their agents say.
+
+    Who has yet to say its own is waited for a little: its agent may be starting. Agents keep their
+    policies whatever is believed of them here, so that who stays silent holds nobody up.
+    """
+    until = time.monotonic() + _PATIENCE
     while True:
-        members = connection.call("GET", f"/v1/federations/{federation}", Members).clients
-        active = [member for member in members if member.status == "active"]
-        silent = [member.name for member in active if member.policy is None]
-        told_so_far = {member.policy for member in active if member.policy is not None}
-        if not silent or "sums" in told_so_far:  # nothing is stricter
-            return told_so_far
-        if time.monotonic() > told:
-            told += 60 * _REMIND
-            log.warning("waiting for %s to say which policy they have", ", ".join(silent))
+        policies, silent = policies_so_far(connection, federation)
+        if not silent or "sums" in policies:  # nothing is stricter
+            return policies or {_TRUSTED}
+        if time.monotonic() > until:
+            log.info("%s: has not said which policy it has", ", ".join(silent))
+            return policies or {_TRUSTED}
         time.sleep(_LOOK_SECONDS)
 
 
