@@ -29,7 +29,7 @@ from solera.learn.averaging.loops.networks import BuiltNetwork, build_network, p
 from solera.learn.averaging.loops.rows import loader_of, rows_in, rows_of
 from solera.learn.averaging.loops.step_hooks import StepCorrection
 from solera.learn.averaging.private_updates import Privacy, protect_updates, spent_by_reply
-from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.devices import GENERATOR, find_device, torch
 from solera.learn.averaging.update_averaging import UNTRAINED
 from solera.learn.averaging.updates import pack_update
 from solera.learn.client_models import PRIVATE
@@ -304,7 +304,7 @@ def seeded(seed: int, threads: int | None) -> Iterator[None]:
     """PyTorch, NumPy and Python draw from this seed inside, and go on as before afterwards."""
     t = torch()
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with t.random.fork_rng(enabled=True), limited_threads(threads):
+    with GENERATOR, t.random.fork_rng(enabled=True), limited_threads(threads):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         t.default_generator.manual_seed(seed)  # torch's own function writes a traceback each time

@@ -18,7 +18,7 @@ import numpy as np
 from solera.core.clients import Array, BoolArray
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.learn.averaging.loops.functions import find_function
-from solera.learn.averaging.training.devices import as_tensor, torch
+from solera.learn.averaging.training.devices import as_tensor, seeded, torch
 
 Network = Any
 """An ``nn.Module``, or a table of them."""
@@ -66,8 +66,7 @@ class BuiltNetwork:
 
     def __init__(self, name: str, seed: int) -> None:
         t = torch()
-        with t.random.fork_rng(devices=[]):
-            t.manual_seed(seed)
+        with seeded(seed):
             self.network: Network = find_function(name)()
         parts = dict(parts_of(self.network))
         if not all(isinstance(part, t.nn.Module) for part in parts.values()):
