@@ -68,10 +68,10 @@ _NAMESPACES = {
     "updates": updates,
 }
 _INSIDE = {
-    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
-    "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
-    "VerticalPoissonRegression", "common_rows", "evaluate", "kaplan_meier", "learn",
+    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBagging", "FedBuff",
+    "FedNova", "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor",
+    "Scaffold", "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
+    "VerticalPoissonRegression", "adapters", "common_rows", "evaluate", "kaplan_meier", "learn",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 

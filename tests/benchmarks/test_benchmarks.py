@@ -33,6 +33,7 @@ SHOWS = {
     "kmeans": r"one place: scikit-learn.*×",
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
+    "own_loops": r"cnn: \d lines(.*\n)+.*median ratio \d",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",

@@ -21,6 +21,7 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
+from solera.learn.averaging.loops.metrics import LoopMean, MetricTotals
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.description import CellTotals
 from solera.learn.evaluation import CountTotals
@@ -69,6 +70,7 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.aggregations.ByFold: lambda: so.aggregations.ByFold(so.aggregations.Sum(), 2),
     so.aggregations.Mean: lambda: so.aggregations.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
+    LoopMean: lambda: LoopMean(3, entries=["rows"], beside={"buffers": 3}),
     CollectUpdates: lambda: CollectUpdates(UpdateMean(3)),
     Robust: lambda: Robust(UpdateMean(3), so.robust.Median()),
     so.aggregations.Fields: lambda: so.aggregations.Fields(
@@ -94,7 +96,22 @@ _sums = st.fixed_dictionaries({"sums": vectors, "rows": whole})
 _updates = st.fixed_dictionaries(
     {"update": st.fixed_dictionaries({"values": vectors}), "rows": weights, "loss": whole}
 )
+_pairs = hnp.arrays(np.float64, 2, elements=st.integers(0, 1000).map(float))
+_metrics = st.fixed_dictionaries({"metrics": st.fixed_dictionaries({"loss": _pairs})})
 REPLIES: dict[type, st.SearchStrategy[Any]] = {
+    LoopMean: st.builds(
+        lambda update, buffers, metrics, rows: {
+            "update": {"values": update},
+            "buffers": buffers,
+            **metrics,
+            "rows": rows,
+        },
+        vectors,
+        vectors,
+        _metrics,
+        weights,
+    ),
+    MetricTotals: st.builds(lambda metrics, rows: {**metrics, "rows": rows}, _metrics, weights),
     so.aggregations.Sum: _sums,
     so.aggregations.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
     so.aggregations.Collect: st.one_of(_sums, whole, st.text(max_size=3)),
@@ -248,6 +265,67 @@ def averaging_module() -> Any:
     return so.FedAvg(net, **SMALL)
 
 
+def loop_network() -> Any:
+    """A network in double precision, with statistics that one row can have, too."""
+    import torch
+
+    class Centred(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(7))
+            self.register_buffer("batches", torch.tensor(0))
+
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                self.mean.mul_(0.9).add_(x.detach().mean(dim=0), alpha=0.1)
+                self.batches.add_(1)
+            return x - self.mean
+
+    hidden = [torch.nn.Linear(5, 7), Centred(), torch.nn.Tanh()]
+    return torch.nn.Sequential(*hidden, torch.nn.Linear(7, 3)).double()
+
+
+def quiet_network() -> Any:
+    """A network without statistics of rows."""
+    import torch
+
+    return torch.nn.Linear(5, 3).double()
+
+
+def train_loop(model: Any, loader: Any, context: Any) -> dict[str, Any]:
+    """A training loop as a tutorial has it."""
+    import torch
+
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    for X, y in loader:
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(X), y)
+        loss.backward()
+        optimiser.step()
+    context.state["rounds"] = context.state.get("rounds", 0) + 1
+    return {"loss": loss}
+
+
+def judge_loop(model: Any, loader: Any, context: Any) -> dict[str, Any]:
+    """Accuracy and its weight."""
+    outputs = len(context.classes)
+    right = [(model(X)[:, :outputs].argmax(dim=1) == y).double() for X, y in loader]
+    return {"accuracy": sum(r.sum() for r in right) / sum(map(len, right))}
+
+
+def name_loop(model: Any, batch: Any, context: Any) -> Any:
+    """The class of the largest output."""
+    return context.classes[model(batch[0])[:, : len(context.classes)].argmax(dim=1).numpy()]
+
+
+def looping(network: Any = loop_network, **options: Any) -> Callable[[], Any]:
+    """A training loop of five columns and three outputs."""
+    small = {"rounds": 2, "per_round": 3, "batch_size": 6, "metrics": ["loss", "accuracy"]}
+    loops = {"train": train_loop, "evaluate": judge_loop, "predict": name_loop}
+    given = {**loops, **small, **options}
+    return lambda: so.FedTorch(network, **given)
+
+
 @cache
 def small_transformer() -> Any:
     """A base model of tokens below 40, the same in every process."""
@@ -360,6 +438,22 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             so.FedRep,
         )
     },
+    so.FedTorch: [
+        ("", looping(), ("classes",)),
+        ("prox", looping(quiet_network, mu=0.1, server="momentum", weight=None), ("classes",)),
+        ("scaffold", looping(scaffold=True, update_steps=[so.updates.Clip(1.0)]), ("classes",)),
+        ("own", looping(private=["3", "1"]), ("classes",)),
+        ("robust", looping(aggregate=so.robust.Median()), ("classes",)),
+        (
+            "private",
+            looping(
+                quiet_network,
+                weight=None,
+                dp=so.DP(noise_multiplier=2.0, delta=1e-3, clip=1.0, adaptive=0.5),
+            ),
+            ("classes",),
+        ),
+    ],
     so.MLFedAvg: [
         (
             "",
@@ -423,6 +517,10 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
         ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
     ],
+    so.learn.FedBagging: [
+        ("", lambda: so.learn.FedBagging(trees=2), ("classes", "numbers")),
+        ("lightgbm", lambda: so.learn.FedBagging("lightgbm", trees=2), ("classes",)),
+    ],
     so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
     so.FedHistGBDT: [
         ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
@@ -471,6 +569,7 @@ VERTICAL: dict[type, Callable[[], Any]] = {
 }
 NOT_SUMS = (
     so.FedBuff,  # collects updates as they come
+    so.learn.FedBagging,
     so.FedForest,
     so.FederatedTree,
     so.SimFL,

@@ -16,7 +16,16 @@ for name, make, target in learner_cases():
     if not name.startswith("FedLoRA"):  # it averages as FedAvg does, and takes five seconds
         CASES.setdefault(name.partition("-")[0], (make, target))
 UNATTACKED = (
-    *("FedCox", "FedForest", "FedGLM", "FedHEONN", "FedHistGBDT", "FedID3", "FedKMeans"),
+    *(
+        "FedBagging",
+        "FedCox",
+        "FedForest",
+        "FedGLM",
+        "FedHEONN",
+        "FedHistGBDT",
+        "FedID3",
+        "FedKMeans",
+    ),
     *("FederatedTree", "SimFL"),
 )
 """Learners that no update of a model reaches."""

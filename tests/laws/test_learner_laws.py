@@ -207,7 +207,7 @@ def test_constructor_stores_its_arguments(case):
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     assert all(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters[1:])
     for name, value in model.get_params(deep=False).items():
-        assert getattr(model, name) is value
+        assert getattr(model, cls.stored_as.get(name, name)) is value
     assert repr(model).startswith(cls.__name__ + "(")
 
 

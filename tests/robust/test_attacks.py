@@ -30,12 +30,31 @@ def learner(cls, **options):
         return cls(rounds=2, batch_size=8, **options)
     if cls is so.FedLoRA:
         return cls(transformer(), rank=2, rounds=2, local_steps=2, batch_size=8, lr=0.1, **options)
+    if cls is so.FedTorch:
+        return cls(loop_network, train=descend, rounds=2, batch_size=8, **options)
     more = {"buffer": 12, "concurrency": 12} if cls is so.FedBuff else {}
     more |= {"batch_size": None} if cls is so.FedSGD else {}
     more |= {"stop": None} if cls is so.MLFedAvg else {}
     more |= {"private": ["0"]} if cls is so.FedBN else {}
     net = so.nn.mlp(6, 8, 8) if cls is so.MLFedAvg else NET
     return cls(net, **{**SMALL, **more, **options})
+
+
+def loop_network():
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3)).double()
+
+
+def descend(model, loader, context):
+    """A loop of a user's."""
+    import torch
+
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for X, y in loader:
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(X), y).backward()
+        optimiser.step()
 
 
 @cache

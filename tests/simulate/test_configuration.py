@@ -21,7 +21,8 @@ Y = (X @ draw.normal(size=(4, 3))).argmax(axis=1)
 NAMES = tuple("abcdef")
 ROWS = {
     *("X", "y", "clients", "partition", "validation", "test", "target", "group", "columns"),
-    *("kinds", "unknown", "features", "schema", "dictionary", "secrets", "population"),
+    *("kinds", "unknown", "features", "schema", "labels", "classes"),
+    *("dictionary", "secrets", "population"),
 }
 """What says which rows there are; all other parameters of ``simulate`` configure a federation."""
 OPTIONS = {

@@ -168,3 +168,24 @@ def test_rows_without_the_target_are_left_out_of_jobs_that_need_it():
     )
     fed = so.simulate(frame, dictionary=replace(wanted, columns=columns), group="hospital")
     assert len(fed.data.y) == 230
+
+
+def test_classes_are_ordered_by_the_dictionary():
+    frame = table()
+    for options in ({"dictionary": dictionary(frame)}, {"policy": "sums", "target": "died"}):
+        with pytest.raises(UsageError, match="orders classes"):
+            so.simulate(frame, group="hospital", classes=["yes", "no"], **options)
+
+
+def test_samples_of_a_data_set_have_no_columns_to_agree_on():
+    torch = pytest.importorskip("torch")
+
+    class Pairs(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.full((3,), float(i)), i % 2
+
+    with pytest.raises(UsageError, match=r"samples of a data set.*from_torch"):
+        so.simulate(Pairs(), clients=4, policy="sums")

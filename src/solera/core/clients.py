@@ -154,6 +154,11 @@ class ClientData(RowParts):
         known = getattr(self._source, "identifiers_of", None)
         return None if known is None else known(int(self._id[0]), part)
 
+    def samples(self, part: Part) -> Any:
+        """These rows as samples of a data set, where they come from one."""
+        known = getattr(self._source, "samples_of", None)
+        return None if known is None else known(int(self._id[0]), part)
+
     def labelled(self, part: Part) -> BoolArray:
         """Which rows have a target; all of them where the source does not say otherwise."""
         known = getattr(self._source, "labelled_of", None)

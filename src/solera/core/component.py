@@ -31,6 +31,7 @@ class _CheckedOnceMade(type):
     if not TYPE_CHECKING:  # a type checker reads the constructor itself
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            kwargs = {cls.aliases.get(name, name): value for name, value in kwargs.items()}
             check_names(cls.__name__, cls.parameters(), kwargs)
             component = super().__call__(*args, **kwargs)
             component.check_params()
@@ -49,6 +50,10 @@ class Component(metaclass=_CheckedOnceMade):
     """
 
     registry: ClassVar[dict[str, type[Component]]] = new_registry()
+    stored_as: ClassVar[Mapping[str, str]] = {}
+    """Where parameters are kept whose names are those of methods."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Parameters under names that others call them by."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,7 +83,8 @@ class Component(metaclass=_CheckedOnceMade):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; ``deep`` adds those of nested components as ``outer__inner``."""
-        params = {name: getattr(self, name) for name in self.parameters()}
+        places = self.stored_as
+        params = {name: getattr(self, places.get(name, name)) for name in self.parameters()}
         if deep:
             for name, value in list(params.items()):
                 if isinstance(value, Component):
@@ -90,15 +96,17 @@ class Component(metaclass=_CheckedOnceMade):
         """Change parameters in place; ``outer__inner`` reaches into a nested component."""
         for key, value in params.items():
             name, _, inner = key.partition("__")
+            name = self.aliases.get(name, name)
             if name not in self.parameters():
                 raise UsageError(
                     f"{type(self).__name__} has no parameter {name!r}",
                     hint=nearest(name, self.parameters()),
                 )
+            place = self.stored_as.get(name, name)
             if inner:
-                getattr(self, name).set_params(**{inner: value})
+                getattr(self, place).set_params(**{inner: value})
             else:
-                setattr(self, name, value)
+                setattr(self, place, value)
         return self
 
     def check_params(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,7 @@ class Schema:
     the order of the model's outputs), ``labels`` (a 0/1 matrix, −1 where it is not known, one
     column per label), ``numbers`` (regression, ``outputs`` columns) or ``none``. ``target_names``
     are the columns of a frame that y was read from, where it was, and the names of labels.
+    ``shape`` is that of a row which is no vector, such as an image.
     ``unknown`` says what a category that is not among those of its feature does in a frame: raise
     an ``error``, or count as an ``other`` one, which is to say as missing.
     """
@@ -73,6 +75,7 @@ class Schema:
     outputs: int = 0
     target_names: tuple[str, ...] = ()
     unknown: Unknown = "error"
+    shape: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
@@ -114,6 +117,8 @@ class Schema:
             payload["target_names"] = list(self.target_names)
         if self.unknown != "error":
             payload["unknown"] = self.unknown
+        if self.shape:
+            payload["shape"] = list(self.shape)
         return payload
 
     @classmethod
@@ -126,6 +131,7 @@ class Schema:
             payload["outputs"],
             tuple(payload.get("target_names", ())),
             payload.get("unknown", "error"),
+            tuple(payload.get("shape", ())),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -205,8 +211,14 @@ def check_absent(y: NDArray[Any]) -> None:
 
 def infer(X: Any, y: Any = None, *, features: Sequence[Feature | str] | None = None) -> Schema:
     """The schema of one data set in memory."""
-    width = int(np.prod(X.shape[1:]))
+    shape = tuple(map(int, X.shape[1:]))
+    schema = Schema(numbered(math.prod(shape)), *infer_target(y), shape=shape_of(shape))
     if features is None:
-        return Schema(numbered(width), *infer_target(y))
+        return schema
     named = (f if isinstance(f, Feature) else Feature(str(f)) for f in features)
-    return Schema(tuple(named), *infer_target(y))
+    return replace(schema, features=tuple(named))
+
+
+def shape_of(row: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a row that a schema says: nothing of a vector."""
+    return row if len(row) > 1 else ()

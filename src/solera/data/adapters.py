@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, UsageError
-from solera.core.schema import Feature, Kind, Target, Unknown, infer_target, numbered
+from solera.core.schema import (
+    Feature,
+    Kind,
+    Target,
+    Unknown,
+    infer_target,
+    numbered,
+    shape_of,
+)
 from solera.data.column_types import Answer, Column, read_frame
 from solera.data.dataset import Dataset, make_schema
 from solera.data.files import require_pandas
 from solera.data.frames import check_columns, is_frame, target_array, to_pandas
 
+_CHANNELS = (1, 3, 4)
 _SHOW_PROGRESS = 2_000  # rows or files read one by one
 
 
@@ -62,8 +71,9 @@ def from_pandas(
 def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -> Dataset:
     """A map-style PyTorch data set of pairs (x, y), or its first ``limit`` rows.
 
-    Each x becomes one row of X (``flat=False`` keeps its shape), each y a class (integer), a
-    number (float), or a vector of labels (0/1 integers) or numbers.
+    Each x becomes one row of X, an image height × width × channels as ``so.nn`` reads them
+    (``flat=False`` keeps its shape), each y a class (integer), a number (float), or a vector of
+    labels (0/1 integers) or numbers. Classes are in the order of the data set's ``classes``.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UsageError(
@@ -84,6 +94,8 @@ def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -
         X = _stacked("x", (pair[0] for pair in pairs))
         y = _stacked("y", (pair[1] for pair in pairs))
     width = int(np.prod(X.shape[1:]))
+    if flat and X.ndim == 4 and X.shape[1] in _CHANNELS and X.shape[3] not in _CHANNELS:
+        X = X.transpose(0, 2, 3, 1)  # PyTorch has channels first
     X = X.reshape(rows, width) if flat else X
     X = X if X.dtype == np.float64 else X.astype(np.float32)
     kind, values, outputs = infer_target(y)
@@ -97,7 +109,9 @@ def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -
         y, class_names = y.astype(np.uint8), tuple(str(i) for i in range(outputs))
     else:
         y = y.astype(np.float64)
-    return _whole("torch", X, y, numbered(width), kind, outputs, class_names)
+    whole = _whole("torch", X, y, numbered(width), kind, outputs, class_names)
+    schema = dataclasses.replace(whole.schema, shape=shape_of(X.shape[1:]))
+    return dataclasses.replace(whole, schema=schema, ordered=True)
 
 
 def from_huggingface(

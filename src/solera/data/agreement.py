@@ -71,6 +71,7 @@ class SchemaAgreement(Aggregation):
                 {
                     "columns": columns,
                     "target": [answer["target"], _outputs(answer), *_label_names(answer)],
+                    "shape": list(answer.get("shape", ())),
                     "clients": 1,
                     "first": reply.client,
                 }
@@ -82,9 +83,9 @@ class SchemaAgreement(Aggregation):
         }
 
     def combine(self, a: Any, b: Any) -> Any:
-        views = {repr((v["columns"], v["target"])): dict(v) for v in a["views"]}
+        views = {_kind_of_rows(view): dict(view) for view in a["views"]}
         for view in b["views"]:
-            known = views.setdefault(repr((view["columns"], view["target"])), dict(view))
+            known = views.setdefault(_kind_of_rows(view), dict(view))
             if known != view:
                 known["clients"] += view["clients"]
                 known["first"] = min(known["first"], view["first"])
@@ -112,8 +113,13 @@ class SchemaAgreement(Aggregation):
         target, outputs, *names = agreed["target"]
         classes = partial["classes"]
         outputs = len(classes) if target == "classes" else outputs
-        schema = Schema(features, target, classes, outputs, tuple(names))
+        shape = tuple(agreed["shape"])
+        schema = Schema(features, target, classes, outputs, tuple(names), shape=shape)
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
+
+
+def _kind_of_rows(view: Any) -> str:
+    return repr((view["columns"], view["target"], view["shape"]))
 
 
 def _joined(a: list[str], b: list[str]) -> list[str]:
@@ -235,4 +241,6 @@ def _difference(view: Any, agreed: Any) -> str:
             f"client {client} has {len(own)} columns, others have {len(others)}: "
             f"{name!r} is the first that is not on both sides"
         )
+    if view["shape"] != agreed["shape"]:
+        return f"client {client} has rows of shape {view['shape']}, others {agreed['shape']}"
     return f"client {client} has a target of kind {view['target']}, others {agreed['target']}"

@@ -31,7 +31,8 @@ class Dataset:
     read from. ``groups`` names what every training row belongs to, for example
     ``groups["course"]``, and ``groups_test`` the same for the test rows; :class:`ByGroup` makes
     clients of them.
-    ``target_names`` are the columns of a frame that y was read from.
+    ``target_names`` are the columns of a frame that y was read from. Of an ``ordered`` data set
+    the classes stay in the order of ``class_names``; of others they are sorted.
     """
 
     X: Any
@@ -46,6 +47,7 @@ class Dataset:
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     groups_test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     target_names: tuple[str, ...] = ()
+    ordered: bool = False
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.X, self.y, self.X_test, self.y_test))
@@ -70,7 +72,7 @@ class Dataset:
         if self.schema.target != "classes" or not self.class_names or not coded:
             return self
         values = class_values(self.class_names)
-        classes = np.unique(values)
+        classes = values if self.ordered else np.unique(values)
         return replace(
             self,
             y=values[self.y],

@@ -85,6 +85,8 @@ class FederatedData:
         """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
         self.identifiers: Array | None = None
         """By what other clients that hold columns of the same people know each row, as text."""
+        self.samples: Any = None
+        """The rows as samples of data sets, where they come from some."""
         self.labelled: BoolArray | None = None
         """Which rows have a target; None where all have. The others hold any one in its place."""
         self._held_out = held_out
@@ -133,7 +135,7 @@ class FederatedData:
     def is_complete(self) -> bool:
         """Whether every client has rows to train on, and no value of any row is missing."""
         values = self.X.data if hasattr(self.X, "indptr") else self.X
-        return bool(self.sizes().all()) and is_finite(values)
+        return bool(self.sizes().all()) and (self.samples is not None or is_finite(values))
 
     @cached_property
     def unlabelled(self) -> IntArray:
@@ -156,6 +158,11 @@ class FederatedData:
     def labelled_of(self, client: int, part: Part) -> BoolArray | None:
         """Which of a client's rows have a target, where not all have."""
         return self._known_of(self.labelled, client, part)
+
+    def samples_of(self, client: int, part: Part) -> Any:
+        """The samples of a client's rows, where they come from data sets."""
+        start, size = self._bounds(client, part)
+        return None if self.samples is None else self.samples[start : start + size]
 
     def identifiers_of(self, client: int, part: Part) -> Array | None:
         """The identifiers of a client's rows, where they have any."""
@@ -230,7 +237,7 @@ class FederatedData:
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = prepared_rows(self.X, self.schema, steps)
         view = self.with_rows(X, self.y)
-        view.schema = schema
+        view.schema, view.samples = schema, None
         return view
 
     def with_rows(self, X: Any, y: Any) -> FederatedData:
@@ -277,7 +284,7 @@ class FederatedData:
         view = self.with_rows(taken.X, taken.y)
         vars(view).pop("unlabelled", None)
         view.offsets, view._held_out = offsets, held_out
-        for name in ("persons", "identifiers", "labelled"):
+        for name in ("persons", "identifiers", "labelled", "samples"):
             column = getattr(self, name)
             setattr(view, name, None if column is None else column[rows])
         return view

@@ -4,6 +4,8 @@ from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.loops import adapters
+from solera.learn.averaging.loops.learner import FedTorch
 from solera.learn.averaging.lora import FedLoRA
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
@@ -32,6 +34,7 @@ from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.statistics.cox import FedCox
 from solera.learn.statistics.glm import FedGLM
 from solera.learn.statistics.survival import kaplan_meier
+from solera.learn.trees.boosting.bagging import FedBagging
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
 from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
@@ -57,6 +60,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedBagging",
     "FedBins",
     "FedBuff",
     "FedColumns",
@@ -78,6 +82,7 @@ __all__ = [
     "FedSGD",
     "FedScaler",
     "FedSelect",
+    "FedTorch",
     "FedYogi",
     "FederatedTree",
     "Learner",
@@ -96,6 +101,7 @@ __all__ = [
     "VerticalLinearRegression",
     "VerticalLogisticRegression",
     "VerticalPoissonRegression",
+    "adapters",
     "common_rows",
     "describe",
     "evaluate",

@@ -219,11 +219,22 @@ class Learner(Forgetful, abstract=True):
             check_labelled(federation)
         schema = agree(federation, allow_missing=self.allows_missing)
         self.check_schema(schema)
+        if schema.shape and not self.keeps_shape:
+            shape = " × ".join(map(str, schema.shape))
+            log.warning(
+                "%s reads rows of %s as %d columns", type(self).__name__, shape, schema.width
+            )
         return schema
 
     def check_schema(self, schema: Schema) -> None:
         """Refuse rows without the target that is to be predicted, and codes taken for numbers."""
         kind = type(self).__name__
+        if not schema.features:
+            raise DataError(
+                f"{kind} reads columns, the rows are samples of a data set",
+                hint="so.simulate(so.data.from_torch(dataset)) makes arrays of them; so.FedTorch "
+                "trains on samples as they are",
+            )
         if self.predicts and schema.target == "none":
             raise DataError(
                 f"{kind} needs a target", hint="so.simulate(X, y), or so.simulate(frame, target=…)"
@@ -323,6 +334,11 @@ class Learner(Forgetful, abstract=True):
     @property
     def sends_updates(self) -> bool:
         """Whether clients send a model after steps over their rows."""
+        return False
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether images and the like are read in their own shape."""
         return False
 
     @property

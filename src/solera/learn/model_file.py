@@ -28,13 +28,22 @@ def to_bytes(learner: Any) -> bytes:
     return encode(content, _FILE_LIMITS)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """A learner written by :meth:`Learner.save`."""
+def load(path: str | os.PathLike[str], model: Any = None) -> Any:
+    """A learner written by :meth:`Learner.save`.
+
+    A file holds no code: ``model`` is the network of one's own that it was trained with, or the
+    function that makes it, where this process has not named it yet.
+    """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="model.save(path) writes it") from None
-    return from_bytes(content, str(path))
+    learner = from_bytes(content, str(path))
+    if model is None:
+        return learner
+    if "model" not in learner.parameters():
+        raise UsageError(f"{type(learner).__name__} has no network: leave model= out")
+    return learner.set_params(model=model)
 
 
 def from_bytes(frame: bytes, path: str = "this") -> Any:

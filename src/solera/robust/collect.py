@@ -45,8 +45,9 @@ class Robust(CollectUpdates):
     """A rule in place of a mean.
 
     The arrays of the replies, as differences to ``origin`` where that is given, are judged
-    together; entries that the mean takes ``plain`` are judged by themselves. Single numbers beside
-    them, such as the loss, become their median. ``judged`` lists the suspects: client, trust, why.
+    together; entries that the mean takes ``plain`` or ``beside`` are judged by themselves. Single
+    numbers beside them, such as the loss, become their median. ``judged`` lists the suspects:
+    client, trust, why.
     """
 
     def __init__(self, mean: Aggregation, rule: Rule, origin: Entries | None = None) -> None:
@@ -57,15 +58,15 @@ class Robust(CollectUpdates):
     def finish(self, partial: Any) -> Any:
         clients = [client for client, _ in partial]
         replies = [update["values"] for _, update in partial]
-        alone = list(getattr(self.mean, "plain", None) or ())
+        alone = [n for apart in ("plain", "beside") for n in getattr(self.mean, apart, None) or ()]
         together = [name for name in _arrays(replies[0]) if name not in alone]
         verdict = self.rule.judge([self._vector(values, together) for values in replies])
         result: dict[str, Any] = dict(self._entries(verdict.value, replies[0], together))
         for name in alone:
             judged = self.rule.judge([np.ravel(values[name]) for values in replies])
             result[name] = judged.value.reshape(np.shape(replies[0][name]))
-        for name in [name for name in replies[0] if name not in result]:
-            result[name] = float(np.median([values[name] for values in replies]))
+        for name in sorted({name for values in replies for name in values} - result.keys()):
+            result[name] = float(np.median([v[name] for v in replies if name in v]))
         return {**result, "count": len(clients), "judged": _suspects(clients, verdict)}
 
     def _vector(self, values: Entries, names: Sequence[str]) -> Array:

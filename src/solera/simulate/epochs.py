@@ -61,6 +61,12 @@ def simulated_epoch(
     """
     if not isinstance(dealt, FederatedData) or dealt.sizes("train").sum() < dealt.X.shape[0]:
         raise UsageError("the rows of an epoch lie in memory, and its folds say what is set aside")
+    if not dealt.schema.features:
+        raise UsageError(
+            "owners agree on columns, the rows are samples of a data set",
+            hint="so.simulate(so.data.from_torch(dataset)) makes arrays of them; the policy "
+            "'trusted' leaves them as they are",
+        )
     if agreed is None:
         agreed = draft_of(dealt.schema, dealt.X, dealt.y)
         warnings.warn(

@@ -17,7 +17,7 @@ from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Configuration, Federation
 from solera.core.payload import DEFAULT_LIMITS, Limits
-from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
+from solera.core.schema import Feature, Kind, Schema, Unknown, class_codes, infer, infer_target
 from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.arrays import check_rows
@@ -27,6 +27,13 @@ from solera.data.federated import FederatedData
 from solera.data.frames import check_columns, encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
+from solera.data.samples import (
+    Labels,
+    Samples,
+    federated_samples,
+    is_samples,
+    labels_of,
+)
 from solera.data.stored import StoredData
 from solera.robust.attacked import AttackedEngine, poisoned
 from solera.robust.attacks import Attack, RowAttack, UpdateAttack
@@ -120,6 +127,7 @@ def simulate(
     X: Any,
     y: Any = None,
     *,
+    labels: Labels = None,
     clients: int | Sequence[str] | None = None,
     partition: Partition | None = None,
     validation: float = 0.0,
@@ -139,6 +147,7 @@ def simulate(
     unknown: Unknown | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
+    classes: Sequence[Any] | None = None,
     positive: Any = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
@@ -155,7 +164,11 @@ def simulate(
     X, y: the rows to deal out (arrays, a CSR matrix or a data frame), or, as ``X`` alone, a frame
         with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
         :class:`FederatedData`, :class:`LazyData` or what :func:`from_files` returns. Of a data
-        set the training rows are dealt out, with its classes by their names.
+        set the training rows are dealt out, with its classes by their names. Arrays keep their
+        shape. A data set of PyTorch or Hugging Face is dealt out sample by sample; a list or a
+        table by names of such is one for each client.
+    labels: of samples, for partitions and learners that need them: an array or a function of a
+        sample. By default what the data set itself calls ``targets``, or the second of two tensors.
     clients: how many, or their names, unless the partition says so itself; 10 by default for
         :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
@@ -173,6 +186,8 @@ def simulate(
         value becomes a client of that name.
     features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
         schema that is given, such as that of a model to go on with.
+    classes: all classes, in the order of a network's outputs; those of the rows, sorted, by
+        default.
     positive: which of two classes counts as positive, such as ``"died"``: sensitivity, curves and
         odds are of it. The second one by default.
     memory: bytes that the clients of one ``many=`` call may hold together.
@@ -201,9 +216,18 @@ def simulate(
     reading = {name: value for name, value in reading.items() if value is not None}
     if _are_pairs(X):
         X = _from_pairs(X, y, clients, partition)
+    elif is_samples(X) or _are_samples(X):
+        X, y = _from_samples(X, y, labels, clients, partition)
+    elif labels is not None:
+        raise UsageError(f"simulate(labels=…) is of samples of a data set, X is {type(X).__name__}")
     rules = None if policy is None else Policy.of(policy)
     agreed = dictionary is not None or (rules is not None and not rules.trusts_the_driver)
     check_epoch_arguments(agreed, secrets=secrets, population=population)
+    if agreed and classes is not None:
+        raise UsageError(
+            "simulate(classes=…): the dictionary of the owners orders classes",
+            hint="leave classes= out, or the policy 'trusted'",
+        )
     selection = Selection()
     if agreed:
         chosen = (columns, target) if dictionary is not None else (None, None)
@@ -243,6 +267,8 @@ def simulate(
             hint="partition=so.partitions.ByGroup(…) takes a value for every row",
         )
     source = _source(X, y, clients, partition, features, schema, seed, table)
+    if classes is not None:
+        source = _with_classes(source, classes)
     agreed_epoch: SimulatedEpoch | None = None
     if agreed:
         agreed_epoch = simulated_epoch(
@@ -354,6 +380,19 @@ def _open(
     return named.X, named.y, schema or agreed, partition
 
 
+def _with_classes(source: Any, classes: Sequence[Any]) -> Any:
+    """The same rows with these classes, in this order."""
+    listed = np.asarray(classes)
+    if not isinstance(source, FederatedData) or source.schema.target != "classes":
+        raise UsageError("simulate(classes=…) orders the classes of rows in memory that have some")
+    if len(np.unique(listed)) < len(listed):
+        raise UsageError(f"simulate(classes={list(classes)!r}): a class is there twice")
+    class_codes(source.y, listed)  # every row's is among them
+    view = copy(source)
+    view.schema = replace(source.schema, classes=listed, outputs=len(listed))
+    return view
+
+
 def _are_pairs(X: Any) -> bool:
     """Whether it is a list of the rows and targets of clients."""
     return (
@@ -378,6 +417,33 @@ def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
     return FederatedData(X, y, offsets)
 
 
+def _are_samples(X: Any) -> bool:
+    """Whether it is a list of data sets, or a table of them by the names of clients."""
+    if not isinstance(X, list | tuple | dict) or hasattr(X, "tocsr") or not X:
+        return False  # a sparse matrix may be a dict
+    return all(map(is_samples, X.values() if isinstance(X, dict) else X))
+
+
+def _from_samples(
+    X: Any, y: Any, labels: Labels, clients: Any, partition: Partition | None
+) -> tuple[Any, Any]:
+    """Samples and their labels; of several data sets, one for each client, all that is known."""
+    if y is not None:
+        raise UsageError("simulate: a data set has its targets already", hint="labels=, not y")
+    if is_samples(X):
+        return Samples([X]), labels_of([X], labels)
+    if any(option is not None for option in (clients, partition)):
+        raise UsageError("simulate: a list of data sets has its clients already")
+    datasets = list(X.values()) if isinstance(X, dict) else list(X)
+    names = tuple(map(str, X)) if isinstance(X, dict) else ()
+    empty = [str(names[i] if names else i) for i, data in enumerate(datasets) if not len(data)]
+    if empty:
+        raise DataError(f"the data set of client {empty[0]} has no samples")
+    offsets = np.concatenate([[0], np.cumsum([len(d) for d in datasets])]).astype(np.int64)
+    samples, target = Samples(datasets), labels_of(datasets, labels)
+    return federated_samples(samples, target, offsets, names), None
+
+
 def _source(
     X: Any,
     y: Any,
@@ -393,7 +459,8 @@ def _source(
             raise UsageError("simulate: data that has its clients already takes no partition")
         source: Source = X
         return source
-    X, y = check_rows(X, y)
+    if not isinstance(X, Samples):
+        X, y = check_rows(X, y)
     if features is not None and schema is not None:
         schema = replace(schema, features=infer(X, features=features).features)
     if partition is None:
@@ -409,4 +476,8 @@ def _source(
             f"{named}",
             hint="use fewer clients or a partition with min_rows=1",
         )
+    if isinstance(X, Samples):
+        index = assignment.index
+        y = None if y is None else y[index]
+        return federated_samples(X[index], y, assignment.offsets, assignment.names)
     return FederatedData.of(X, y, assignment, features=features, schema=schema)

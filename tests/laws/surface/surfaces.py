@@ -308,6 +308,8 @@ def evaluate(case: Case) -> None:
     """Every metric of every part, of all and of each client, by scikit-learn from raw rows."""
     offered(case, "evaluate")
     model, dealt = case.model, case.dealt
+    if isinstance(_last(model), so.FedTorch):
+        raise Absent  # its metrics are those of the user's function alone
     predicted = np.asarray(by_owners(model, dealt))
     for part in PARTS:
         found = model.evaluate(case.federation, part)

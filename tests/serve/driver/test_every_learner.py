@@ -97,7 +97,9 @@ def draws_noise(learner):
 
 
 CASES = [  # code of one's own stays in simulation
-    case for case in cases.learner_cases() if case[2] in TARGETS and "module" not in case[0]
+    case
+    for case in cases.learner_cases()
+    if case[2] in TARGETS and "module" not in case[0] and not case[0].startswith("FedTorch")
 ]
 FIRST = {
     name.partition("-")[0]: name for name, make, _ in reversed(CASES) if not draws_noise(make())

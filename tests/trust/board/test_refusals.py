@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import torch
 from board_owners import EXACT
 
 import solera as so
@@ -57,6 +58,13 @@ NOT_CLOSED = [
     (lambda: so.FedLinear(select=so.selectors.Uniform()), "select=.*all owners take part"),
     (lambda: so.FedLinear(aggregate=so.robust.Median()), "looks at single replies"),
     (lambda: so.FedAvg(MLP, weight=lambda reply: 1.0), "which is code"),
+    (lambda: so.FedAvg(MLP, loss=torch.nn.CrossEntropyLoss()), "a loss of one's own is code"),
+    (lambda: so.FedAvg(MLP, optimiser=torch.optim.AdamW), "optimiser='sgd' or 'adam'"),
+    (
+        lambda: so.FedTorch(torch.nn.Linear(5, 2), train=lambda model, loader, context: None),
+        r"a loop of one's own is code.*so\.FedAvg\(so\.nn\.mlp",
+    ),
+    (lambda: so.learn.FedBagging(), "boosters of clients are read one by one"),
     (
         lambda: so.FedGLM("binomial", dp=so.DP(epsilon=8.0, delta=1e-5, level="record", clip=1.0)),
         "noise inside a sum",

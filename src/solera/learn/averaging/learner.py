@@ -21,11 +21,11 @@ from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries, ScoreAveraging
 from solera.learn.averaging.models import (
+    ImageModel,
     Model,
     Registered,
     described,
@@ -33,19 +33,16 @@ from solera.learn.averaging.models import (
     registration_needed,
 )
 from solera.learn.averaging.predicting import outputs_of
-from solera.learn.averaging.private_rounds import (
-    UpdateNoise,
-    check_dp,
-    next_clip,
-    selector_of,
-)
-from solera.learn.averaging.private_updates import steps_of
+from solera.learn.averaging.private_rounds import check_dp
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
-from solera.learn.averaging.training.losses import row_losses, targets_of
+from solera.learn.averaging.training.losses import OUR_LOSSES, row_losses, targets_of
+from solera.learn.averaging.training.optimisers import OURS, optimiser_name
+from solera.learn.averaging.training.trial import check_network
 from solera.learn.averaging.training.validation import mean_losses
+from solera.learn.averaging.update_averaging import UNTRAINED, UpdateAveraging
 from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.learn.client_models import LABELS, PRIVATE
@@ -53,7 +50,6 @@ from solera.privacy.dp.mechanism import DP
 from solera.robust.rules import Rule
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-UNTRAINED = "this client took no part in training, and has no model"
 
 
 @training_task("averaging.train")
@@ -62,7 +58,7 @@ def train_and_send(local: LocalTraining) -> Stacked:
     return local.update()
 
 
-class FedAvg(ScoreAveraging):
+class FedAvg(UpdateAveraging, ScoreAveraging):
     """Federated averaging of any network.
 
     Parameters
@@ -70,8 +66,9 @@ class FedAvg(ScoreAveraging):
     model: what is trained, for example ``so.nn.mlp(64, 100, 10)``; in simulation any
         ``nn.Module``.
     rounds, per_round, select: how often clients are asked, how many at a time, and who.
-    lr, optimiser, momentum, l2: the clients' optimiser, ``"sgd"`` or ``"adam"`` (fresh in every
-        round), its step size, momentum and weight decay.
+    lr, optimiser, momentum, l2: the clients' optimiser (fresh in every round), its step size,
+        momentum and weight decay: ``"sgd"``, ``"adam"``, any class of ``torch.optim`` or its name,
+        or a function of parameters and ``lr=`` that makes one. ``optimizer=`` is the same.
     epochs, local_steps, batch_size: passes of a client over its rows, or instead a number of
         batches; rows per batch (None: all).
     shuffle: whether every pass takes the rows in a new order, or in the one they lie in.
@@ -79,7 +76,9 @@ class FedAvg(ScoreAveraging):
     loss: by default the cross-entropy of a softmax for classes (of one sigmoid, for two
         classes and a model with one output), the mean over labels of the
         cross-entropy of a sigmoid for labels, half the squared error for numbers; or the name of a
-        registered loss; in simulation a function (outputs, target) → one number per row.
+        registered loss; in simulation a loss of ``torch.nn``, or a function (outputs, target) →
+        one number per row. Classes come to it as indices into ``classes_``; its mean is taken over
+        rows, whatever their weights.
     weight: ``"rows"``, ``None`` for equal weights, or a function from a reply, a dict with ``rows``
         and ``loss``, to its weight.
     server_lr: the coordinator's step size η_s.
@@ -104,13 +103,7 @@ class FedAvg(ScoreAveraging):
     """
 
     update = train_and_send
-    own: ClassVar = False
-    """Whether clients train whole models of their own."""
-    equal_weights: ClassVar = "weight=None"
-    """By which parameter all clients weigh the same."""
-    weights_: Array
-    owner_: str
-    """Whose model it is, where it is one client's."""
+    aliases: ClassVar[Mapping[str, str]] = {"optimizer": "optimiser"}
     labels_: Array
     """Which labels this client has learned, where it has not seen all."""
     thresholds_: FloatArray
@@ -124,7 +117,7 @@ class FedAvg(ScoreAveraging):
         per_round: int | None = None,
         select: Selector | None = None,
         lr: Positive = 0.1,
-        optimiser: Literal["sgd", "adam"] = "sgd",
+        optimiser: Any = "sgd",
         momentum: ProperFraction = 0.0,
         l2: NonNegative = 0.0,
         epochs: Count = 1,
@@ -184,8 +177,14 @@ class FedAvg(ScoreAveraging):
             raise UsageError("compile=True: dropout draws on the CPU", hint="compile=False")
         super().begin(federation)
 
+    @property
+    def keeps_shape(self) -> bool:
+        network = described(self.model)
+        return isinstance(network, Registered | ImageModel)
+
     def first_model(self, seed: int) -> Entries:
         self._architecture.check(self.schema_.width, self.schema_.outputs)
+        check_network(self._architecture, self.schema_, self._loss, self.dtype)
         return {"weights": self._architecture.start(seed, self.dtype)}
 
     def get_model(self) -> Entries:
@@ -217,57 +216,8 @@ class FedAvg(ScoreAveraging):
             largest=self.largest_update(),
         )
 
-    @property
-    def weighting(self) -> Any:
-        """What the mean weighs clients by, None for equal weights."""
-        return self.weight
-
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
-
-    @property
-    def _shared_weights(self) -> Array:
-        return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
-
-    def apply_update(self, mean: Entries) -> None:
-        change = mean["update"]
-        if self.dp is not None and self.dp.sampling == "poisson":
-            change = change * (
-                mean["count"] / self.accounts_["asked"]
-            )  # a mean would tell who came
-        if self.send == "weights":
-            change = change - self._shared_weights
-        step = self.server_step(change).astype(self.weights_.dtype, copy=False)
-        if self._hidden is None:
-            # A mean is a new array that nobody else needs; fresh memory costs more than the sum.
-            own = step is mean["update"] and self.aggregate is None and step.flags.writeable
-            self.weights_ = np.add(self.weights_, step, out=step if own else None)
-            return
-        moved = self.weights_.copy()
-        moved[~self._hidden] += step
-        self.weights_ = moved
-
-    def account(self, round: Round, mean: Entries) -> None:
-        if self.dp is None:
-            super().account(round, mean)
-        elif self.dp.adaptive is not None:
-            clip = next_clip(self.dp, self.accounts_["clip"], float(mean["below"]))
-            self.accounts_ = {**self.accounts_, "clip": clip}
-            round.log(clip=clip)
-
-    def chooser(self) -> Selector | None:
-        return selector_of(self.dp, self.select)
-
-    def _noise(self, clients: int) -> UpdateNoise:
-        assert self.dp is not None
-        steps = 1 if self.dp.rate is None else steps_of(self._training(0), self.dp.rate)
-        return UpdateNoise(self, self.dp, clients, steps)
-
-    def with_noise(self, federation: Federation) -> Federation:
-        if self.dp is None:
-            return federation
-        self._check_private()
-        return federation.noised(self._noise(len(federation)).opened(self.rounds))
 
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""
@@ -284,16 +234,12 @@ class FedAvg(ScoreAveraging):
                 hint="a network without batch normalisation",
             )
 
-    def server_step(self, change: Array) -> Array:
-        """What the mean change of a round does to the model."""
-        return np.asarray(change if self.server_lr == 1 else self.server_lr * change)
-
     def _training(self, round: int) -> Entries:
         scale = 1.0 if self.schedule is None else self.schedule.scale(round, self.rounds)
         return {
             "loss": self._loss,
             "lr": float(self.lr) * scale,
-            "optimiser": self.optimiser,
+            "optimiser": optimiser_name(self.optimiser),
             "momentum": float(self.momentum),
             "l2": float(self.l2),
             "epochs": self.epochs,
@@ -305,11 +251,6 @@ class FedAvg(ScoreAveraging):
         }
 
     # --- the model ---
-
-    @property
-    def is_personal(self) -> bool:
-        is_fitted = "schema_" in vars(self)
-        return is_fitted and "owner_" not in vars(self) and bool(self.own or self._private)
 
     def with_part(self, part: Mapping[str, Any] | None, owner: str = "") -> Self:
         if self._hidden is None:
@@ -324,13 +265,6 @@ class FedAvg(ScoreAveraging):
         model = self._with(weights, owner)
         if LABELS in part and self._hidden[-self.schema_.outputs :].all():
             model.labels_ = np.asarray(part[LABELS])
-        return model
-
-    def _with(self, weights: Array, owner: str) -> Self:
-        """One client's model, or nobody's that all share."""
-        model = self.for_prediction()
-        model.weights_, model.owner_ = weights, owner
-        model.history_, model._trained_with = vars(self).get("history_", []), self._trained_with
         return model
 
     def module(self) -> Any:
@@ -379,6 +313,7 @@ class FedAvg(ScoreAveraging):
             **super().described_params(),
             "model": described(self.model),
             "loss": described_loss(self.loss),
+            "optimiser": optimiser_name(self.optimiser),
         }
 
     def check_params(self) -> None:
@@ -387,6 +322,9 @@ class FedAvg(ScoreAveraging):
             rule = "must be 'rows', None or a function"
             raise UsageError.of(self, "weight", self.weight, rule)
         check_steps(self.update_steps)
+        name = optimiser_name(self.optimiser)
+        if self.dp is not None and self.dp.level == "record" and name not in OURS:
+            raise UsageError.of(self, "optimiser", self.optimiser, f"must be one of {OURS}")
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
         if self.dp is not None:
@@ -397,6 +335,10 @@ class FedAvg(ScoreAveraging):
             return "a function weighs updates, which is code; weight='rows' or None"
         if not isinstance(self.model, Model) or isinstance(self.model, Registered):
             return "a network of one's own is code; a model of so.nn"
+        if self.loss is not None and self.loss not in OUR_LOSSES:
+            return f"a loss of one's own is code; loss=None, or one of {', '.join(OUR_LOSSES)}"
+        if self.optimiser not in OURS:
+            return "an optimiser of PyTorch or of one's own is code; optimiser='sgd' or 'adam'"
         return super().why_not_closed()
 
     def _check_dp(self, dp: DP) -> None:
@@ -415,7 +357,10 @@ class FedAvg(ScoreAveraging):
 
     def _network(self) -> Model:
         """What clients build and train."""
-        return described(self.model)
+        network = described(self.model)
+        if isinstance(network, Registered) and self.schema_.shape:
+            return Registered(network.name, network.params, shape=list(self.schema_.shape))
+        return network
 
     @cached_property
     def _description(self) -> Any:

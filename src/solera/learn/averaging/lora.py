@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from msgspec import Meta
@@ -24,6 +24,7 @@ from solera.core.errors import MissingExtra, UsageError
 from solera.core.federation import Federation
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Model, described_loss
+from solera.learn.averaging.training.optimisers import optimiser_name
 from solera.privacy.dp.mechanism import DP
 
 Rank = Annotated[int, Meta(ge=1, le=1024)]
@@ -93,7 +94,7 @@ class FedLoRA(FedAvg):
         alpha: Positive = 16.0,
         targets: Sequence[str] | None = None,
         lr: Positive = 1e-3,
-        optimiser: Literal["sgd", "adam"] = "adam",
+        optimiser: Any = "adam",
         **averaging: Any,
     ) -> None:
         super().__init__(model, lr=lr, optimiser=optimiser, **averaging)
@@ -138,6 +139,7 @@ class FedLoRA(FedAvg):
             **self.get_params(deep=False),
             "model": base_name(self.model),
             "loss": described_loss(self.loss),
+            "optimiser": optimiser_name(self.optimiser),
         }
 
     def check_params(self) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from hashlib import blake2b
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from solera.core.component import Component
@@ -249,18 +252,45 @@ def text_head(inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0
 
 
 class Registered(Model):
-    """A model made by a factory that :func:`register` knows, with its parameters."""
+    """A model made by a factory that :func:`register` knows, with its parameters.
 
-    def __init__(self, name: str, params: Mapping[str, Any] | None = None) -> None:
+    ``shape`` is that of its rows, where they are no vectors.
+    """
+
+    def __init__(
+        self, name: str, params: Mapping[str, Any] | None = None, *, shape: Sequence[int] = ()
+    ) -> None:
         self.name = name
         self.params = params
+        self.shape = shape
+
+    def described_params(self) -> dict[str, Any]:
+        params = super().described_params()
+        return params if self.shape else {n: v for n, v in params.items() if n != "shape"}
 
     def module(self) -> Any:
-        """A new network."""
+        """A new network, which gets rows in their shape."""
+        network = self._made()
+        if self.shape:
+            network.register_forward_pre_hook(_RowsOfShape(tuple(self.shape)))
+        return network
+
+    def _made(self) -> Any:
         if self.name not in _factories:
             hint = "register its factory with so.nn.register(name, factory) in this process"
             raise UsageError(f"no model {self.name!r} is registered here", hint=hint)
         return _factories[self.name](**(self.params or {}))
+
+
+class _RowsOfShape:
+    """A hook that gives a network rows in their own shape, which lie flat in matrices."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __call__(self, network: Any, inputs: Any) -> Any:
+        rows = inputs[0]
+        return (rows.reshape(-1, *self.shape), *inputs[1:]) if rows.ndim == 2 else None
 
 
 def register(name: str, factory: Callable[..., Any]) -> Callable[..., Registered]:
@@ -274,7 +304,10 @@ def register(name: str, factory: Callable[..., Any]) -> Callable[..., Registered
 
 
 def register_loss(name: str, loss: Callable[[Any, Any], Any]) -> str:
-    """Make a loss ``loss(outputs, target) -> one number per row`` known by a name."""
+    """Make a loss ``loss(outputs, target) -> one number per row`` known by a name.
+
+    Classes come as their indices, one whole number a row; labels and numbers in columns.
+    """
     _losses[name] = loss
     return name
 
@@ -292,12 +325,13 @@ def described(model: Any) -> Model:
     if isinstance(model, Model):
         return model
     if not isinstance(model, torch().nn.Module):
-        raise UsageError(
-            f"a model is needed, not {model!r}", hint="for example so.nn.mlp(64, 100, 10)"
-        )
-    from copy import deepcopy
-
-    values = b"".join(v.detach().cpu().numpy().tobytes() for v in model.state_dict().values())
+        hint = "for example so.nn.mlp(64, 100, 10)"
+        if hasattr(model, "fit"):
+            hint = "so.FedTorch(**so.learn.adapters.scikit_learn(…)) averages estimators"
+        raise UsageError(f"a model is needed, not {model!r}", hint=hint)
+    values = b"".join(
+        v.detach().cpu().double().numpy().tobytes() for v in model.state_dict().values()
+    )
     digest = blake2b(repr(model).encode() + values, digest_size=12).hexdigest()
     name = f"given/{digest}"
     if name not in _factories:
@@ -319,6 +353,16 @@ def described_loss(loss: Any) -> str | None:
     """The name of a loss; a function is registered under a name of its own, for simulation."""
     if loss is None or isinstance(loss, str):
         return loss
-    if not callable(loss):
-        raise UsageError(f"loss={loss!r} must be a name or a function")
-    return register_loss(f"given/{loss.__module__}.{loss.__qualname__}", loss)
+    if not callable(loss) or isinstance(loss, type):
+        raise UsageError(f"loss={loss!r} must be a name, a function or a loss of torch.nn")
+    if isinstance(loss, torch().nn.Module):
+        kind, per_row = type(loss), deepcopy(loss)
+        if hasattr(per_row, "reduction"):
+            per_row.reduction = "none"
+        values = [value.cpu().numpy().tobytes() for value in loss.state_dict().values()]
+        digest = blake2b(repr(vars(per_row)).encode() + b"".join(values), digest_size=6).hexdigest()
+        return register_loss(f"given/{kind.__module__}.{kind.__qualname__}/{digest}", per_row)
+    name = f"given/{loss.__module__}.{loss.__qualname__}"
+    if "reduction" in signature(loss).parameters:
+        return register_loss(name, partial(loss, reduction="none"))
+    return register_loss(name, loss)

@@ -201,7 +201,7 @@ class MLFedAvg(FedAvg):
         thresholds: bool = False,
         share: bool = True,
         rounds: int = 1000,
-        optimiser: Literal["sgd", "adam"] = "adam",
+        optimiser: Any = "adam",
         lr: Positive = 1e-3,
         **averaging: Any,
     ) -> None:

@@ -16,9 +16,10 @@ from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
-from solera.learn.averaging.learner import UNTRAINED, FedAvg
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
+from solera.learn.averaging.update_averaging import UNTRAINED
 from solera.learn.client_models import OWN
 
 

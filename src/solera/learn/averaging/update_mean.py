@@ -28,9 +28,9 @@ class UpdateMean(Aggregation):
     """The weighted mean of updates, unpacked; the numbers ``entries`` but ``rows`` beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` are vectors that are averaged with equal weights, and their lengths. ``count``
-    is how many there were. A reply with other entries is none, and an update longer than
-    ``largest`` does not count.
+    weight. ``beside`` are vectors, and their lengths, that are weighed as the update is but are no
+    part of it; ``plain`` such that are averaged with equal weights. ``count`` is how many there
+    were. A reply with other entries is none, and an update longer than ``largest`` does not count.
     """
 
     additive = True
@@ -43,6 +43,7 @@ class UpdateMean(Aggregation):
         weight: Any = "rows",
         entries: Sequence[str] = ("rows", "loss"),
         plain: Mapping[str, int] | None = None,
+        beside: Mapping[str, int] | None = None,
         largest: Positive | None = None,
     ) -> None:
         self.size = size
@@ -50,6 +51,7 @@ class UpdateMean(Aggregation):
         self.weight = weight
         self.entries = entries
         self.plain = plain
+        self.beside = beside
         self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
@@ -124,7 +126,8 @@ class UpdateMean(Aggregation):
     def sound(self, partial: Any) -> bool:
         if partial is None or self.largest is None:
             return is_finite(partial)
-        sums = {name: np.atleast_1d(v) for name, v in partial["sums"].items() if name != "loss"}
+        apart = {"loss", *(self.beside or ())}
+        sums = {n: np.atleast_1d(v) for n, v in partial["sums"].items() if n not in apart}
         return (
             is_finite(partial)
             and length(sums) <= self.largest * partial["weight"]
@@ -148,7 +151,8 @@ class UpdateMean(Aggregation):
     def _check(self, fields: Mapping[str, Any]) -> None:
         """Raise an error for entries beside the update that are not those of every reply."""
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self.entries, ())
-        shapes |= {name: (size,) for name, size in (self.plain or {}).items()}
+        vectors = {**(self.plain or {}), **(self.beside or {})}
+        shapes |= {name: (size,) for name, size in vectors.items()}
         for name in shapes.keys() | fields.keys():
             if name not in fields or name not in shapes:
                 which = "has no" if name in shapes else "has an unknown"
@@ -168,7 +172,8 @@ class UpdateMean(Aggregation):
         weighted_sum: Callable[[FloatArray], Array],
     ) -> Any:
         weights = self._weights(fields, count)
-        rest = {n: v for n, v in fields.items() if n in self.entries and n != "rows"}
+        weighed = {*self.entries, *(self.beside or ())} - {"rows"}
+        rest = {n: v for n, v in fields.items() if n in weighed}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return self._partial(weights, weighted, {n: fields[n] for n in self.plain or ()})

@@ -15,6 +15,13 @@ from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.server_optimisers import (
+    adagrad_second,
+    adam_second,
+    adaptive,
+    momentum,
+    yogi_second,
+)
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
@@ -62,8 +69,8 @@ class FedAvgM(FedAvg):
         self.beta = beta
 
     def server_step(self, change: Array) -> Array:
-        before = vars(self).get("velocity_", np.zeros_like(change))
-        self.velocity_ = self.beta * before + change
+        memory = {"velocity": self.velocity_} if "velocity_" in vars(self) else {}
+        self.velocity_ = momentum(change, memory, self.beta)["velocity"]
         return np.asarray(self.server_lr * self.velocity_)
 
 
@@ -96,11 +103,11 @@ class AdaptiveServer(FedAvg, abstract=True):
         """The next v."""
 
     def server_step(self, change: Array) -> Array:
-        zeros = np.zeros_like(change)
-        mean = vars(self).get("mean_", zeros)
-        square = vars(self).get("square_", zeros + self.tau**2)
-        self.mean_ = self.beta1 * mean + (1 - self.beta1) * change
-        self.square_ = self.second(square, change)
+        memory = {}
+        if "mean_" in vars(self):
+            memory = {"mean": self.mean_, "square": self.square_}
+        moments = adaptive(change, memory, self.second, self.beta1, self.tau)
+        self.mean_, self.square_ = moments["mean"], moments["square"]
         return np.asarray(self.server_lr * self.mean_ / (np.sqrt(self.square_) + self.tau))
 
 
@@ -108,22 +115,21 @@ class FedAdam(AdaptiveServer):
     """v ← β2 v + (1 − β2) Δ²."""
 
     def second(self, square: Array, change: Array) -> Array:
-        return np.asarray(self.beta2 * square + (1 - self.beta2) * change**2)
+        return adam_second(square, change, self.beta2)
 
 
 class FedYogi(AdaptiveServer):
     """v ← v − (1 − β2) Δ² sign(v − Δ²)."""
 
     def second(self, square: Array, change: Array) -> Array:
-        new = change**2
-        return np.asarray(square - (1 - self.beta2) * new * np.sign(square - new))
+        return yogi_second(square, change, self.beta2)
 
 
 class FedAdagrad(AdaptiveServer):
     """v ← v + Δ²."""
 
     def second(self, square: Array, change: Array) -> Array:
-        return np.asarray(square + change**2)
+        return adagrad_second(square, change)
 
 
 # --- corrections at the clients ---

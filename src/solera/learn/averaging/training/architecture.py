@@ -110,7 +110,7 @@ class Architecture:
 
     def vector(self, module: Any, dtype: Any) -> Array:
         """The flat vector of a module."""
-        values = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
+        values = {name: _numbers(value) for name, value in module.state_dict().items()}
         return self.layout.vector(values, dtype)
 
     @property
@@ -149,6 +149,12 @@ class Architecture:
                 f"{self.model!r} has {self.outputs} outputs, the target needs {outputs}",
                 hint="the last size of a model is the number of classes, labels or numbers",
             )
+
+
+def _numbers(value: Any) -> Array:
+    """A tensor as an array; 16 bits of bfloat16, which NumPy has not, as 32."""
+    value = value.detach().cpu()
+    return np.asarray((value.float() if value.dtype == torch().bfloat16 else value).numpy())
 
 
 def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:

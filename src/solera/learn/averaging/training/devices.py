@@ -24,7 +24,7 @@ def torch() -> Any:
     return torch
 
 
-_GENERATOR = threading.RLock()
+GENERATOR = threading.RLock()
 """One thread at a time draws from the generator that PyTorch has for the whole process."""
 
 
@@ -32,7 +32,7 @@ _GENERATOR = threading.RLock()
 def seeded(seed: int) -> Iterator[None]:
     """Draws of PyTorch follow from the seed inside, and nobody's change outside."""
     t = torch()
-    with _GENERATOR, t.random.fork_rng(devices=[]):
+    with GENERATOR, t.random.fork_rng(devices=[]):
         t.manual_seed(seed)
         yield
 

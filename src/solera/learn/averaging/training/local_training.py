@@ -42,6 +42,7 @@ from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import LABEL_LOSSES, targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.optimisers import OURS
 from solera.learn.averaging.training.private_training import train_private
 from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.training.tile_threads import own_threads
@@ -316,16 +317,14 @@ def training_task(name: str, *, noised: bool = True) -> Callable[[Protocol], Tas
             return _contributions(local, protocol(local)[0])
 
         def fast(client: Client, ask: Any) -> dict[str, Contribution]:
-            architecture = architecture_of(ask["model"])
-            if architecture.layers is None and not architecture.stacks:
+            if not _is_stacked(ask):
                 return one(client, ask)
             with own_threads():
                 local = GroupTraining(client.alone, ask)
                 return _contributions(local, protocol(local)[0])
 
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
-            architecture = architecture_of(ask["model"])
-            if architecture.layers is None and not architecture.stacks:
+            if not _is_stacked(ask):
                 device = find_device(ask["device"])
                 return [protocol(OneClientTraining(client, ask, device))[0] for client in group]
             with own_threads():
@@ -338,6 +337,13 @@ def training_task(name: str, *, noised: bool = True) -> Callable[[Protocol], Tas
         return task(name, many=many, spends=spends, fast=fast)(one)
 
     return install
+
+
+def _is_stacked(ask: Any) -> bool:
+    """Whether many clients are trained at once."""
+    architecture = architecture_of(ask["model"])
+    known = architecture.layers is not None or architecture.stacks
+    return known and ask["training"]["optimiser"] in OURS
 
 
 def _contributions(local: LocalTraining, reply: dict[str, Any]) -> dict[str, Contribution]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array
+from solera.core.errors import UsageError
 from solera.core.schema import class_codes
 from solera.learn.averaging.models import find_loss
 from solera.learn.averaging.training.devices import torch
@@ -18,7 +19,8 @@ LABEL_LOSSES = ("sigmoid", "labels/cross_entropy", "labels/asymmetric", "labels/
 
 def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
     """Class codes, or a matrix of labels or numbers."""
-    if loss == "softmax":
+    own = loss not in OUR_LOSSES and len(classes) > 0 and np.ndim(y) == 1
+    if loss == "softmax" or own:
         return class_codes(y, classes)
     if loss == "binary":
         y = class_codes(y, classes)
@@ -60,7 +62,25 @@ def row_losses(outputs: Any, target: Any, loss: str) -> Any:
         return over_known(outputs, target)
     if loss == "squared":
         return 0.5 * ((outputs - target) ** 2).sum(dim=-1)
-    return find_loss(loss)(outputs, target)
+    return _own_losses(find_loss(loss), outputs, target)
+
+
+def _own_losses(function: Any, outputs: Any, target: Any) -> Any:
+    """What a function of a user's gives every row; means where it gives a row several numbers."""
+    of_classes = not target.is_floating_point()
+    leading = target.shape if of_classes else target.shape[:-1]
+    axes = len(leading)
+    flat = [part.flatten(0, axes - 1) if axes > 1 else part for part in (outputs, target)]
+    losses = function(*flat)
+    if losses.ndim == 0:
+        raise UsageError(
+            f"the loss {getattr(function, '__name__', function)!r} gives one number for a batch of "
+            f"{len(flat[0])} rows, one for each is needed",
+            hint="without a mean, such as reduction='none'",
+        )
+    if losses.ndim > 1:
+        losses = losses.flatten(1).mean(dim=1)
+    return losses.view(leading)
 
 
 def over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:

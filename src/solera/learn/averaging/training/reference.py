@@ -17,6 +17,7 @@ from solera.learn.averaging.training.batches import ADAM, TrainingConfig, deal_b
 from solera.learn.averaging.training.devices import seeded, torch
 from solera.learn.averaging.training.layers import Pass
 from solera.learn.averaging.training.losses import row_losses
+from solera.learn.averaging.training.optimisers import OURS, make_optimiser
 
 
 def train_reference(
@@ -46,6 +47,7 @@ def train_reference(
         for kind, vector in vars(correction).items()
         if vector is not None
     }
+    optimiser = None if config.optimiser in OURS else make_optimiser(weights, config)
     memory = [[t.zeros_like(w), t.zeros_like(w)] for w in weights]
     batches = deal_batches(key, np.array([X.shape[0]]), config)
     total, seen = 0.0, 0
@@ -60,16 +62,24 @@ def train_reference(
         gradients = t.autograd.grad(losses.mean(), weights)
         total, seen = total + float(losses.detach().sum()), seen + count
         with t.no_grad():
+            before = [w.clone() for w in weights] if optimiser and "frozen" in fixed else []
             for name, w, gradient, kept in zip(names, weights, gradients, memory, strict=True):
-                g = gradient + config.l2 * w
+                g = gradient if optimiser else gradient + config.l2 * w
                 if "anchor" in fixed:
                     g = g + config.mu * (w - fixed["anchor"][name])
                 if "offset" in fixed:
                     g = g + fixed["offset"][name]
+                if optimiser is not None:
+                    w.grad = g.detach()
+                    continue
                 change = _change(g, kept, step + 1, config)
                 if "frozen" in fixed:
                     change = change * ~fixed["frozen"][name]
                 w -= config.lr * change
+            if optimiser is not None:
+                optimiser.step()
+            for name, w, was in zip(names, weights, before, strict=False):
+                w.copy_(t.where(fixed["frozen"][name], was, w))
     return architecture.vector(module, start.dtype), total / seen, batches.counts.shape[1]
 
 
