@@ -18,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 import solera as so
 from solera.core.component import describe
 from solera.core.errors import GateRefusal, UsageError
+from solera.serve.driver.closed.epochs import policies_so_far
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -144,8 +145,12 @@ def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, 
 
 
 def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):
+    fed, deadline = network.closed(), time.monotonic() + 60
+    while policies_so_far(fed.engine.connection, network.federation)[1]:
+        assert time.monotonic() < deadline, "agents say their policies when they begin"
+        time.sleep(0.1)
     with pytest.raises(GateRefusal, match="answer no open ask") as refused:
-        network.closed().ask("data.describe")
+        fed.ask("data.describe")
     assert "learner.fit(federation)" in str(refused.value)
 
 

@@ -107,7 +107,7 @@ def test_the_command_and_an_agent_that_runs_follow(folder, table, monkeypatch):
 
     agent = Agent.__new__(Agent)
     agent.folder, agent.worker, agent._policy_file = folder, Reading(), None
-    agent._refreshing = Lock()
+    agent._refreshing, agent._table = Lock(), None
     agent.policy, agent._source = None, lambda policy: read_withdrawn(folder)
     agent._left_out = agent._withdrawals()
     agent._refresh()

@@ -83,7 +83,7 @@ class DrivenEngine:
         """Whether all owners refuse open asks, as far as is known: an ask waits for nobody."""
         if self._closed_driver is None:
             return False
-        return policies_so_far(self.connection, self._described.federation)[0] == {"sums"}
+        return policies_so_far(self.connection, self._described.federation) == ({"sums"}, [])
 
     @property
     def owners(self) -> ClosedDriver | None:
