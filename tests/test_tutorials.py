@@ -18,7 +18,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "cryptography", "pa
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r'^```sh title="(?P<who>\w+)(?P<stays>, leave it running)?"\n(?P<code>.*?)^```$',
+    r'^```sh title="(?P<who>\w+)(?P<how>, leave it running|, it waits)?"\n(?P<code>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
 _SECONDS = 900
@@ -31,47 +31,78 @@ def free_port() -> int:
 
 
 class Terminal:
-    """One party's shell: variables and folder stay from block to block."""
+    """One party's shell: variables and folder stay from block to block.
+
+    What is left running ends with the test; what waits for others ends before the next block.
+    """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.state = folder / f".{id(self)}"
         self.folder, self.environment = folder, environment
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.waiting: tuple[subprocess.Popen[bytes], Path] | None = None
 
     def run(self, code: str) -> str:
+        """Type a block, and yes to what it asks; what it said."""
+        before = self.finish()
         keep = f"\n{{ declare -p | grep '^declare -x'; echo cd \"$PWD\"; }} > '{self.state}'"
         done = subprocess.run(
             ["bash", "-euc", self._before() + code + keep],
             cwd=self.folder,
             env=self.environment,
+            input="y\n",
             capture_output=True,
             text=True,
             timeout=_SECONDS,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return before + done.stdout
 
     def leave_running(self, code: str) -> None:
-        command = ["bash", "-euc", self._before() + "exec " + code]
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process, output = self._start(code)
+        deadline = time.monotonic() + _SECONDS
+        while "\n" not in output.read_text():
+            assert process.poll() is None, f"it ended: {output.read_text()}"
+            assert time.monotonic() < deadline, "it says nothing"
+            time.sleep(0.1)
+
+    def wait(self, code: str) -> None:
+        """Type a block that ends when others have done something."""
+        self.waiting = self._start(code)
+
+    def finish(self) -> str:
+        """What the block said that waited for others."""
+        if self.waiting is None:
+            return ""
+        (process, output), self.waiting = self.waiting, None
+        process.wait(_SECONDS)
+        said = output.read_text()
+        assert process.returncode == 0, said
+        return said
+
+    def _start(self, code: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """A block that goes on, and a file of what it says: a pipe that nobody reads gets full."""
+        output = Path(f"{self.state}.{len(self.running)}")
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-euc", self._before() + code],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline(), "it said nothing and ended"
+        return process, output
 
     def _before(self) -> str:
         return self.state.read_text() if self.state.exists() else ""
 
     def close(self) -> None:
         for process in reversed(self.running):
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(60)
 
 
 def wait_for(port: int) -> None:
@@ -145,9 +176,11 @@ def follow(page: str, parties: tuple[str, ...], folder: Path) -> str:
         for block in BLOCK.finditer(text):
             code = block["code"].replace("8443", str(port))  # others may listen on 8443 here
             terminal = terminals[block["who"]]
-            if block["stays"]:
+            if block["how"] == ", leave it running":
                 terminal.leave_running(code)
                 wait_for(port)
+            elif block["how"]:
+                terminal.wait(code)
             else:
                 said += terminal.run(code)
     finally:
@@ -160,12 +193,19 @@ def follow(page: str, parties: tuple[str, ...], folder: Path) -> str:
 
 @pytest.mark.slow
 def test_connect_a_hospital_in_an_hour(tmp_path):
-    said = follow("connect-a-hospital.md", ("coordinator", "hospital"), tmp_path)
-    assert "north" in said
-    assert "pulse" not in (tmp_path / "hospital" / "agent" / "audit.log").read_text()
-    made = {path.name for path in (tmp_path / "coordinator").glob("readmission.sol*")}
-    assert len(made) == 3, made
-    assert "unbroken" in said or "ok" in said
+    said = follow("connect-a-hospital.md", ("coordinator", "hospital", "others"), tmp_path)
+    assert said.count("all 3 columns fit") == 4
+    assert "signed by all" in said
+    assert len(re.findall(r"^ana has approved job", said, re.MULTILINE)) == 8
+    assert re.search(r"closed training +finished", said)
+    assert re.search(r"closed evaluation +finished", said)
+    assert re.search(r"loss=0\.\d+ of \d+ test rows of 4 clients", said)
+    assert re.search(r"^ok: nothing was changed", said, re.MULTILINE)
+    assert re.search(r"^age +\d\.\d+", said, re.MULTILINE)
+    for name in ("north", "south", "east", "west"):
+        log = (tmp_path / name / "agent" / "audit.log").read_text()
+        assert "epoch signed" in log
+        assert "pulse" not in log
 
 
 def test_write_a_learner_ends_at_real_agents(tmp_path):

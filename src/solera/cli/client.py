@@ -90,7 +90,9 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
+        from solera.serve.agent.sources import check_there
         from solera.serve.agent.started import Started
+        from solera.serve.agent.task_process import Guard
         from solera.serve.agent.worker import Worker
 
     columns = target[0] if target and len(target) == 1 else target
@@ -112,7 +114,10 @@ def join(
     _log_to_stderr()
     # Before the token is used up: data that cannot be read is found out first.
     table_for = functools.partial(started.table, folder)
-    worker = Worker(rows_for(rules), begin=place is None, table=table_for(rules))
+    guard = Guard(rules.rules)
+    if place is None and not guard.lets_ask:
+        check_there(data)
+    worker = Worker(rows_for(rules), begin=place is None, guard=guard, table=table_for(rules))
     try:
         if place is None:
             warn_of_ps(context, "token", "use --token-file, or set SOLERA_INVITATION")

@@ -20,7 +20,9 @@ from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.payload import decode, encode
 from solera.core.task import find_task, task
 from solera.engines.local import LocalEngine
+from solera.serve.agent.task_process import Guard
 from solera.serve.agent.worker import Worker, WorkerLimits
+from solera.trust.policy import Policy
 
 CLIENT = 2
 
@@ -362,6 +364,17 @@ def test_the_process_reads_the_rows_itself():
             worker.run(ask("worker.pid"), CLIENT, {})
     with pytest.raises(DataError, match="the file is gone"):
         Worker(read_nothing)
+
+
+def test_where_nobody_may_ask_no_rows_are_read_for_it(own):
+    with Worker(read_nothing, guard=Guard(Policy.of("sums"))) as worker:
+        outcome = worker.run(ask("worker.pid"), CLIENT, {"times": 1})
+        assert (outcome.kind, outcome.state) == ("refused", {"times": 1})
+        assert "answer no open ask" in outcome.reason
+        worker.read(own)
+        worker.change(Guard(Policy.of("trusted")))
+        reply = worker.run(ask("worker.pid"), CLIENT, {}).reply
+        assert decode(reply)["rows"] == len(own.X)
 
 
 def test_a_process_can_be_spawned(own):

@@ -66,6 +66,12 @@ def owned_rows(
     )
 
 
+def check_there(url: str) -> None:
+    """An error for a file or folder that is not there; whether it can be read is not looked at."""
+    if not url.startswith(("sql:", "python:")) and not Path(url).exists():
+        raise DataError(f"there is no file {url}")
+
+
 def owned_table(url: str, folder: Path, policy: OwnerPolicy, dictionary: Dictionary) -> Table:
     """The owner's rows by a dictionary: translated as the policy says, without who withdrew."""
     frame = owned_frame(url, folder, policy, dictionary.identifier)

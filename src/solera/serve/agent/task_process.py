@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
-from solera.core.errors import DataError, PayloadError, SoleraError
+from solera.core.errors import DataError, GateRefusal, PayloadError, SoleraError
 from solera.core.payload import encode
 from solera.core.replies import Failure
 from solera.core.sealing import SealedOutside
@@ -28,6 +28,7 @@ from solera.serve.agent.channel import Channel
 from solera.serve.agent.closed.worker_side import ClosedTasks, TableSource
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
+from solera.trust.open_asks import FIT_INSTEAD, NO_OPEN_ASKS
 from solera.trust.policy import Policy
 
 OUT_OF_MEMORY = 77
@@ -47,6 +48,11 @@ class Guard:
     policy: Policy
     ledger: Path | None = None
 
+    @property
+    def lets_ask(self) -> bool:
+        """Whether a driver may ask anything; if not, only closed jobs read rows."""
+        return self.policy.policy != "sums"
+
 
 # --- in the process ---
 
@@ -58,10 +64,12 @@ def serve(
     guard: Guard | None,
     table: TableSource | None = None,
 ) -> None:
-    """The life of the process: read the rows, then run one task after the other."""
+    """The life of the process: read the rows, if any may be asked about, and run the tasks."""
     channel = Channel(end)
+    rows = None
     try:
-        rows = _Owner(source() if callable(source) else source)
+        if guard is None or guard.lets_ask:
+            rows = _Owner(source() if callable(source) else source)
         ledger = None if guard is None or guard.ledger is None else Ledger(guard.ledger)
     except Exception as error:
         if not isinstance(error, SoleraError):
@@ -70,7 +78,7 @@ def serve(
         return
     _limit_memory(memory_bytes)
     try:
-        channel.send({"rows": rows.count})
+        channel.send({"rows": 0 if rows is None else rows.count})
         _serve_asks(channel, rows, None if guard is None else guard.policy, ledger, table)
     except (EOFError, OSError):
         return
@@ -80,17 +88,22 @@ def serve(
 
 def _serve_asks(
     channel: Channel,
-    rows: _Owner,
+    rows: _Owner | None,
     policy: Policy | None,
     ledger: Ledger | None,
     table: TableSource | None,
 ) -> None:
-    runner, steps = _runner(rows, policy, ledger), list[str]()
+    runner = None if rows is None else _runner(rows, policy, ledger)
+    steps = list[str]()
     closed = ClosedTasks(table, policy or Policy.of("sums"))
     while True:
         order = channel.receive()
         if "closed" in order:
             channel.send(closed.answer(order))
+            continue
+        if rows is None or runner is None:
+            reason = str(GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD))
+            channel.send({"kind": "refused", "reason": reason, "state": order["state"]})
             continue
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:

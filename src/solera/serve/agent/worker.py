@@ -76,8 +76,8 @@ class Worker:
     the process is made: "fork" where the system has it; "spawn" is right in a program with threads
     and needs a ``source`` that can be pickled, such as a ``functools.partial`` of ``open_source``.
     The rows are read at once, or with ``begin=False`` when they are first needed. With a ``guard``
-    asks are answered by its policy; an agent sets one. ``table`` reads the rows by a dictionary,
-    for closed jobs.
+    asks are answered by its policy; an agent sets one. Under "sums" all are refused, and ``source``
+    is not read. ``table`` reads the rows by a dictionary, for closed jobs.
     """
 
     def __init__(
