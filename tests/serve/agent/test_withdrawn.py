@@ -102,7 +102,7 @@ def test_the_command_and_an_agent_that_runs_follow(folder, table, monkeypatch):
     class Reading:
         """A worker that says what it was given to read."""
 
-        def read(self, source):
+        def read(self, source, table=None):
             read.append(source)
 
     agent = Agent.__new__(Agent)
