@@ -32,7 +32,7 @@ def test_the_loss_of_a_reply_is_told_once():
     told.note(TASK, Batch(np.array([3]), [{"loss": 0.1234567, "rows": 20}]), [])
     told.note("other.task", Batch(np.array([4]), [{"loss": 0.5, "rows": 20}]), [])
     assert told.take(find_task(TASK)) == {3: 0.123457}
-    told.note(TASK, Batch(np.array([5]), [{"model": {"loss": 0.25}, "rows": 20}]), [])
+    told.note(TASK, Batch(np.array([5]), [{"change": {"loss": 0.25}, "rows": 20}]), [])
     assert told.take(find_task(TASK)) == {5: 0.25}
     assert told.take(find_task(TASK)) == {}
 

@@ -41,8 +41,8 @@ class Told:
 def _loss(payload: Any) -> float | None:
     if not isinstance(payload, Mapping):
         return None
-    model = payload.get("model")
-    update = model if isinstance(model, Mapping) else payload
+    change = payload.get("change")
+    update = change if isinstance(change, Mapping) else payload
     loss, rows = update.get("loss"), payload.get("rows")
     if not isinstance(loss, float) or not isinstance(rows, int | float):
         return None
