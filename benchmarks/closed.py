@@ -74,7 +74,7 @@ def closed(frame: pd.DataFrame, agents: int, make: Make) -> float:
     """Seconds of a round in a closed job."""
     closed_network.NAMES = tuple(f"owner{k}" for k in range(agents))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        owners = ClosedNetwork(Path(folder), frame)
+        owners = ClosedNetwork(Path(folder), frame, signed=agents)
         try:
             federation = owners.closed()
             return seconds_a_round(lambda rounds: make(rounds).fit(federation, progress=False))
