@@ -18,7 +18,10 @@ from sklearn.model_selection import GridSearchCV
 import solera as so
 from solera.core.component import describe
 from solera.core.errors import GateRefusal, UsageError
+from solera.serve.agent.closed.rules import refusal
+from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.driver.closed.epochs import policies_so_far
+from solera.trust.board.text import JobText
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -142,6 +145,17 @@ def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, 
     with pytest.raises((NotClosed, UsageError, GateRefusal), match=says):
         call(network.closed())
     assert {name: len(jobs) for name, jobs in states(network).items()} == before
+
+
+def test_a_text_with_columns_that_a_policy_hides_is_refused(network):
+    rules = OwnerPolicy.parse('policy = "sums"\n[data]\ncolumns = ["x0"]\n')
+    about = {"researcher": "ana", "researcher_key": b"k" * 32}
+    said = refusal(rules, JobText("training", so.FedGLM("binomial"), **about), network.epoch)
+    assert said.startswith("[data] columns of the policy does not hold ")
+    first = network.epoch.dictionary.columns[0].name
+    rules = OwnerPolicy.parse(f'policy = "sums"\n[data]\ncolumns = ["{first}"]\n')
+    one = JobText("training", so.FedGLM("binomial"), columns=(first,), **about)
+    assert refusal(rules, one, network.epoch) is None
 
 
 def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):

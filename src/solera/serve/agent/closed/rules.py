@@ -107,6 +107,11 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
         return f"the policy wants at least {rules.min_peers} other owners in a sum"
     if epoch.min_count < rules.min_count:
         return f"the policy tells nothing of fewer than {rules.min_count} persons"
+    if allowed := policy.data.columns:
+        schema = epoch.dictionary.schema(text.columns, text.target)
+        hidden = [f.name for f in schema.features if f.name not in allowed]
+        if hidden:
+            return f"[data] columns of the policy does not hold {', '.join(hidden[:5])}"
     if text.kind != "training":
         return None
     try:
