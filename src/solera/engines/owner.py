@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from solera.core.absent import split_gaps
+from solera.core.absent import anything_absent, split_gaps
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientData, Draws, Source
+from solera.core.clients import Client, ClientData, Draws, Part, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
 from solera.core.errors import DataError
 from solera.core.payload import decode, encode, read_only
 from solera.core.replies import Reply, map_leaves
 from solera.core.task import find_task
+from solera.trust.board.cell_keys import KEY_BITS
 from solera.trust.board.hashing import mac
-from solera.trust.board.judge import Judged, Persons, blinds, judge
+from solera.trust.board.judge import Judged, Persons, judge
 from solera.trust.board.persons import PERSONS
-from solera.trust.board.sums import ENOUGH, TERMS
+from solera.trust.board.sums import ABSENT, NOISED, SUPPORTS, TERMS
+from solera.trust.open_asks import with_entry
 from solera.trust.policy import Policy
-
-if TYPE_CHECKING:
-    pass
+from solera.trust.randomness import numbered_rows
 
 
 class OwnerWorker:
@@ -76,9 +77,17 @@ class OwnerWorker:
         payload = ask.payload
         persons = None if ask.task == PERSONS else self.persons
         reply = (task.fast or task.one)(client, payload)
-        judged = judge(task, client, payload, reply, self.policy, persons)
+        judged = judge(task, client, payload, reply, self.policy, persons, self)
         self._states[ask.fit] = dict(state)
         return judged
+
+    def keys(self, client: Client, part: Part) -> Any:
+        """The keys of the rows of a part; without an epoch they follow from the rows alone."""
+        keys = client.data.keys(part)
+        if keys is None:
+            rows = ClientData(self.source, 0).part(part)
+            keys = numbered_rows(rows.X, rows.y) & ((1 << KEY_BITS) - 1)
+        return keys
 
     def _source_for(self, ask: Ask) -> Source:
         """The rows as the ask's transformers make them."""
@@ -111,36 +120,46 @@ class OwnerAnswer:
         self._judged: Judged | None = None
 
     def first(self) -> tuple[Any, bytes]:
-        """The terms, or marks of what rests on enough persons here, blinded."""
-        enough = self._result.enough
-        if not enough:
-            return self.told({})
-        worker = self._worker
-        size = sum(np.size(mark) for entry in enough.values() for mark in _leaves(entry))
-        stream = iter(blinds(worker.secret, self._question, size, worker.owners).tolist())
-        blinded = map_leaves(
-            lambda mark: _drawn(mark, stream), {entry: enough[entry] for entry in sorted(enough)}
-        )
-        return {ENOUGH: blinded}, self._before
+        """The terms, or the supports of what rests on some rows."""
+        supports = self._result.supports
+        if not supports:
+            return {TERMS: self._terms(self._result.numbers, {})}, self._state()
+        return {SUPPORTS: _of_each(supports, lambda one: one.share)}, self._before
 
-    def told(self, absent: dict[str, Any]) -> tuple[Any, bytes]:
-        """The terms, 0 where they are absent."""
-        numbers = self._result.numbers
-        for entry, marks in absent.items():
-            numbers = _without(numbers, entry.split("."), marks)
-        aggregation, task = self._aggregation, find_task(self._ask.task, self._ask.version)
-        partial = split_gaps(aggregation.take(Reply(0, numbers, absent)))[0]
-        if task.finite and not aggregation.sound(partial):
-            raise DataError(
-                f"task {task.name!r} gave numbers that are not finite, or far too large",
-                hint="training that diverged: lower lr, or scale the columns before",
+    def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
+        """The terms, 0 where they are absent, and what is told of them."""
+        numbers, min_count = self._result.numbers, self._worker.policy.min_count
+        judged = {
+            entry: map_leaves(
+                lambda one, total, own: one.told(own, np.asarray(total), min_count),
+                support,
+                supports[entry],
+                _at(numbers, entry),
             )
-        return {TERMS: aggregation.terms(partial)}, self._state()
+            for entry, support in self._result.supports.items()
+        }
+        for entry, of_entry in judged.items():
+            numbers = with_entry(numbers, entry, map_leaves(lambda one: one.numbers, of_entry))
+        absent = _of_each(judged, lambda one: one.absent)
+        noised = {entry: int(any(one.noised for one in _leaves(v))) for entry, v in judged.items()}
+        terms = {TERMS: self._terms(numbers, absent), ABSENT: absent, NOISED: noised}
+        return terms, self._state()
 
     def conclude(self, terms: Any) -> None:
         """Keep what the first sum of the job tells."""
         if self._ask.task == PERSONS:
             self._worker.persons = terms
+
+    def _terms(self, numbers: Any, absent: dict[str, Any]) -> Any:
+        gaps = {entry: marks for entry, marks in absent.items() if anything_absent({"": marks})}
+        aggregation, task = self._aggregation, find_task(self._ask.task, self._ask.version)
+        partial = split_gaps(aggregation.take(Reply(0, numbers, gaps)))[0]
+        if task.finite and not aggregation.sound(partial):
+            raise DataError(
+                f"task {task.name!r} gave numbers that are not finite, or far too large",
+                hint="training that diverged: lower lr, or scale the columns before",
+            )
+        return aggregation.terms(partial)
 
     def _state(self) -> bytes:
         return self._worker.state(self._ask.fit) if self._keep else b""
@@ -152,22 +171,16 @@ class OwnerAnswer:
         return self._judged
 
 
-def _leaves(marks: Any) -> list[Any]:
-    return marks if isinstance(marks, list) else [marks]
+def _of_each(entries: dict[str, Any], part: Callable[[Any], Any]) -> dict[str, Any]:
+    return {entry: map_leaves(part, tree) for entry, tree in entries.items()}
 
 
-def _drawn(mark: Any, stream: Any) -> Any:
-    """A number of the stream where there is a mark, 0 elsewhere."""
-    drawn = np.array([next(stream) for _ in range(np.size(mark))]).reshape(np.shape(mark))
-    return np.where(mark, drawn, 0)
+def _leaves(tree: Any) -> list[Any]:
+    return tree if isinstance(tree, list) else [tree]
 
 
-def _without(tree: Any, keys: list[str], absent: Any) -> Any:
-    """The tree with 0 where an entry is absent."""
-    if keys and keys[0]:
-        return {**tree, keys[0]: _without(tree[keys[0]], keys[1:], absent)}
-    return map_leaves(
-        lambda leaf, mark: np.where(mark, np.zeros((), np.asarray(leaf).dtype), leaf)[()],
-        tree,
-        absent,
-    )
+def _at(tree: Any, entry: str) -> Any:
+    """What is at an entry, ``"a.b"`` for nested tables."""
+    for key in entry.split(".") if entry else ():
+        tree = tree[key]
+    return tree

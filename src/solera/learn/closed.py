@@ -104,7 +104,7 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
     """Refuse what a policy will not let a learner do, as far as it follows from the learner."""
     _check_kind(policy, kind)
     for part in _parts(learner):
-        if part.sends_updates and not policy.exact_training:
+        if part.needs_exact_training and not policy.exact_training:
             raise GateRefusal(
                 f"{type(part).__name__} trains in many rounds, whose exact sums together can give "
                 "away a person's target: the policy does not allow it",

@@ -51,7 +51,7 @@ def notes(text: JobText, owners: int) -> list[str]:
 
 
 def _is_exact_training(text: JobText) -> bool:
-    """Whether a learner shares a model after each of many rounds."""
+    """Whether exact sums of a learner's many rounds need the owners' switch."""
     if text.kind != "training":
         return False
     try:
@@ -59,7 +59,7 @@ def _is_exact_training(text: JobText) -> bool:
     except SoleraError:
         return True
     steps = [step for one in learners for step in one.get_params(deep=False).get("steps", ())]
-    return any(getattr(part, "sends_updates", False) for part in (*learners, *steps))
+    return any(getattr(part, "needs_exact_training", False) for part in (*learners, *steps))
 
 
 def _owner(job: ClosedJob, owner: OwnerState) -> tuple[str, str, str]:

@@ -265,8 +265,6 @@ class Asks(Learner):
 @pytest.mark.parametrize(
     ("learner", "why", "line"),
     [
-        (Asks("board_test.histogram", {"count": True}), "'cells' holds counts by cell", "sum_by"),
-        (Asks("board_test.histogram", {"count": False}), "'sums' holds sums by cell", "sum_by"),
         (Asks("board_test.products", {"times": 9}), "45 parameters of one output", "FedSelect"),
         (Asks("board_test.some_rows"), "numbers of some rows only", "rows="),
         (Asks("board_test.step"), "a model that takes many rounds", "exact_training = true"),

@@ -142,6 +142,10 @@ class Pipeline(Predictor):
         return any(step.sends_updates for step in self.learners)
 
     @property
+    def needs_exact_training(self) -> bool:
+        return any(step.needs_exact_training for step in self.learners)
+
+    @property
     def is_personal(self) -> bool:
         return "steps_" in vars(self) and self.steps_[-1].is_personal
 
