@@ -17,7 +17,6 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
     pytest.importorskip(library, reason="the extras 'serve' and 'torch' are not installed")
 
 from closed_network import NAMES, ClosedNetwork, learned  # noqa: E402
-
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402

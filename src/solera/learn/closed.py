@@ -167,7 +167,8 @@ def closed_grid(
     Each is fitted to its federation; the one with the smallest mean loss over the validation folds
     is the result. Of the others it holds the loss, or why there is none.
     """
-    best, points = None, []
+    points: list[dict[str, Any]] = []
+    best: tuple[int, Any] | None = None
     for learner in learners:
         federation = federations(learner)
         try:
