@@ -20,7 +20,7 @@ MIN_COUNT = 5
 
 
 def drawn_table(draw: np.random.Generator) -> pandas.DataFrame:
-    """Rows of three to six owners, of persons with one row or several, with gaps and rare values."""
+    """Three to six owners' persons, with one row or several, with gaps and rare values."""
     persons, owners = int(draw.integers(60, 400)), int(draw.integers(3, 7))
     whose = np.arange(persons)
     if draw.random() < 0.5:

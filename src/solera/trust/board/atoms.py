@@ -30,7 +30,7 @@ _NOBODY = b"the owners keep it; it is sealed"
 
 
 def atoms_text(repeat: int = 0) -> bytes:
-    """The one text of this job, of all rows, folds and columns; a repeat follows one that failed."""
+    """The one text of this job, of all rows, folds and columns; a repeat follows a failure."""
     return canonical(JobText("atoms", None, target=(), repeat=repeat, researcher_key=_NOBODY))
 
 

@@ -86,7 +86,7 @@ def judge(
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
         rows = behind(client, leaf, policy.unit)
         if isinstance(leaf, Supports):
-            keys = client.data.keys(leaf.part)
+            keys = keyed.keys(client, leaf.part)
             support = support_of(leaf, rows, keys, False, keyed.secret, keyed.owners)
             numbers = with_entry(numbers, entry, support.share)
             continue

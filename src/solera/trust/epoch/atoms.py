@@ -123,7 +123,7 @@ class ColumnCells:
 
     @property
     def uncounted(self) -> BoolArray:
-        return np.isnan(self.supports)
+        return np.asarray(np.isnan(self.supports))
 
     def halve(self, least: float) -> None:
         """Halve the cells with at least so much support."""

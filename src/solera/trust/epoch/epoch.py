@@ -258,7 +258,7 @@ class Epoch:
         """Raise :class:`EpochError` unless all have signed, and consented where they must.
 
         ``earlier`` are epochs before this one: an owner that came or left alone must consent, since
-        the difference of two totals would be its own. Who leaves knows no atoms, and signs the rest.
+        the difference of two totals would be its own. Who leaves signs all but atoms.
         """
         valid: dict[bytes, Signature] = {}
         for signature in signatures:
@@ -340,7 +340,9 @@ class SignedEpoch:
         """The epoch and signatures of a file; they are not verified yet."""
         try:
             epoch, signatures = _content(data, "solera signed epoch 1")
-            return cls(Epoch.decode(epoch, past=past), tuple(map(Signature.from_payload, signatures)))
+            return cls(
+                Epoch.decode(epoch, past=past), tuple(map(Signature.from_payload, signatures))
+            )
         except EpochError:
             raise
         except (TypeError, ValueError):
