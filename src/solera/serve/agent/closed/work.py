@@ -61,7 +61,7 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
         gaps=dictionary.gaps(text.columns),
         names=names,
     )
-    seed = seed_of(epoch.hash, name, text.repeat)
+    seed = seed_of(epoch.agreed.hash, name, text.repeat)
     return Federation(engine, seed=seed, names=names, positive=positive)
 
 
