@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sqlite3
 import threading
@@ -16,10 +17,13 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import solera as so
+from solera.cli.closed_jobs import listed
 from solera.core.component import describe
 from solera.core.errors import GateRefusal, UsageError
 from solera.serve.agent.closed.rules import refusal
 from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.closed import ClosedJob
+from solera.serve.closed_words import job_words
 from solera.serve.driver.closed.epochs import policies_so_far
 from solera.trust.board.text import JobText
 
@@ -263,6 +267,12 @@ def test_an_owner_that_is_away_for_good_ends_the_run(tmp_path):
         until(lambda: any(s == "running" for s, _ in states(network)["north"]))
         kill(network.agents["west"])
         until(lambda: waits(network, "north") == ["west"])
+        (job,) = listed(network.driver(), network.federation)
+        path = f"/v1/closed/{job.jid}"
+        said = until(
+            lambda: re.search(r"sums done, round (\d+); waits for west", words(network, path))
+        )
+        assert 1 <= int(said[1]) <= LINEAR.rounds
         (network.folder / "later").write_text(str(8 * 24 * 3600))
         for name in NAMES[:3]:
             reason = until(lambda n=name: [r for s, r in states(network)[n] if s == "ended"])[0]
@@ -270,6 +280,11 @@ def test_an_owner_that_is_away_for_good_ends_the_run(tmp_path):
         assert not driven.result.exists()
     finally:
         network.close()
+
+
+def words(network, path):
+    """How far a job is, as pages and drivers say it."""
+    return job_words(network.driver().call("GET", path, ClosedJob))
 
 
 def waits(network, name):
