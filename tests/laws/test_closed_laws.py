@@ -33,7 +33,7 @@ OF_CODE = {"FedAvg-module-classes"}
 
 def owners(target: str) -> Simulation:
     policy = Policy.of(EXACT)
-    return Simulation(rows(target), Configuration(seed=5, engine="local", policy=policy))
+    return Simulation(rows(target, seed=24), Configuration(seed=5, engine="local", policy=policy))
 
 
 @pytest.fixture(scope="module", autouse=True)
