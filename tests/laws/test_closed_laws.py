@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::solera.simulate.epochs.DraftedD
 
 
 def owners(target: str) -> Simulation:
-    dealt = rows(target)
+    dealt = rows(target, seed=24)
     whole = so.data.FederatedData(dealt.X, dealt.y, dealt.offsets, schema=dealt.schema)
     return so.simulate(whole, seed=5, policy=EXACT, test=0.1)
 
