@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from solera.core.absent import split_gaps
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientData, Draws, Source
+from solera.core.clients import PARTS, Client, ClientData, Draws, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
 from solera.core.errors import DataError
@@ -21,10 +22,9 @@ from solera.trust.board.hashing import mac
 from solera.trust.board.judge import Judged, Persons, blinds, judge
 from solera.trust.board.persons import PERSONS
 from solera.trust.board.sums import ENOUGH, TERMS
+from solera.trust.noise import noise_table
 from solera.trust.policy import Policy
-
-if TYPE_CHECKING:
-    pass
+from solera.trust.randomness import row_digests
 
 
 class OwnerWorker:
@@ -37,7 +37,8 @@ class OwnerWorker:
     def __init__(self, source: Source, policy: Policy, secret: bytes, owners: int) -> None:
         self.source = source
         known = ClientData(source, 0).units("train") is not None
-        self.policy = replace(policy, unit="person" if known else None)  # as the dictionary says
+        unit = "person" if known else None  # as the dictionary says
+        self.policy = replace(policy, unit=unit, honest_peers=policy.peers_of_noise(owners))
         self.secret = secret
         self.owners = owners
         self.persons: Persons | None = None
@@ -71,7 +72,10 @@ class OwnerWorker:
         task = find_task(ask.task, ask.version)
         state = read_only(self._states.get(ask.fit, {}))
         seed = int.from_bytes(mac(self.secret, "draws", ask.seed)[:8], "little")
-        draws = Draws(seed, ask.task, ask.round, mac(self.secret, "ask", question))
+        secret = mac(self.secret, "ask", question)
+        if noise_table(ask.payload) is not None:
+            secret = mac(secret, "noise", self._digest, encode(state))
+        draws = Draws(seed, ask.task, ask.round, secret)
         client = Client(0, self._source_for(ask), draws, state)
         payload = ask.payload
         persons = None if ask.task == PERSONS else self.persons
@@ -79,6 +83,13 @@ class OwnerWorker:
         judged = judge(task, client, payload, reply, self.policy, persons)
         self._states[ask.fit] = dict(state)
         return judged
+
+    @cached_property
+    def _digest(self) -> bytes:
+        """Of all that noise is drawn anew for: with the same noise, differences would be exact."""
+        data = ClientData(self.source, 0)
+        parts = [data.part(part) for part in PARTS]
+        return encode([row_digests(rows.X, rows.y) for rows in parts if len(rows)])
 
     def _source_for(self, ask: Ask) -> Source:
         """The rows as the ask's transformers make them."""

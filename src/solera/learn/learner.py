@@ -163,7 +163,9 @@ class Learner(Forgetful, abstract=True):
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if closed and outer is OUTSIDE:
-                check_solvable(self, self.schema_, count_all_persons(federation))
+                persons = count_all_persons(federation)
+                if self.privacy is None:
+                    check_solvable(self, self.schema_, persons)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -277,14 +279,18 @@ class Learner(Forgetful, abstract=True):
         """How many asks of a fit carry noise where some is wanted."""
         return int(vars(self)["rounds"])
 
+    def noise_among(self, clients: int, *, closed: bool = False) -> Noise:
+        """The noise of ``dp=`` on all that so many clients are asked, once it is priced."""
+        assert self.privacy is not None
+        if not self.hides_clients:
+            check_level(self, self.privacy)
+        return Noise(self, self.privacy, clients, closed=closed).opened(self.noised_asks())
+
     def with_noise(self, federation: Federation) -> Federation:
         """The federation that :meth:`train` asks: with the noise of ``dp=``, counted."""
         if self.privacy is None:
             return federation
-        if not self.hides_clients:
-            check_level(self, self.privacy)
-        noise = Noise(self, self.privacy, len(federation))
-        return federation.noised(noise.opened(self.noised_asks()))
+        return federation.noised(self.noise_among(len(federation), closed=is_closed(federation)))
 
     @property
     def epsilon_(self) -> float | None:

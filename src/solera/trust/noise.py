@@ -14,7 +14,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from solera.core.accounting import Event, epsilon_of
+from solera.core.accounting import Event, accountant_of, epsilon_of
 from solera.core.clients import Client
 from solera.core.constraints import Count, Positive
 from solera.core.errors import GateRefusal, UsageError
@@ -31,13 +31,15 @@ _SMALL = 1e-9
 class SumNoise(TypedDict):
     """How contributions are noised: by so much, of which each of several clients adds a share.
 
-    ``clip``, where rows have to be bounded: the longest that one may be.
+    ``clip``, where rows have to be bounded: the longest that one may be. ``level``: whether all that
+    a client sends is bounded together ("client"), or what a row adds ("record").
     """
 
     mechanism: Literal["gaussian", "laplace"]
     noise: Positive
     share: Count
     clip: NotRequired[Positive]
+    level: NotRequired[Literal["client", "record"]]
 
 
 def noise_table(payload: Any) -> SumNoise | None:
@@ -121,11 +123,16 @@ class StateLedger:
         self.state[SPENT] = [*known, *(event.to_payload() for event in events)]
 
 
+def worth(events: Sequence[Event], delta: float) -> float:
+    """ε of events as drivers, ledgers and ``solera policy check`` count it alike."""
+    return epsilon_of(events, delta, accountant_of(events))
+
+
 def check_budget(
     spent: Sequence[Event], more: Sequence[Event], epsilon: float, delta: float
 ) -> None:
     """Refuse events that, with those before, are worth more than (ε, δ)."""
-    after = epsilon_of([*spent, *more], delta)
+    after = worth([*spent, *more], delta)
     if not after <= epsilon * (1 + _SMALL):
         raise GateRefusal(
             f"the privacy budget is ε = {epsilon:g} at δ = {delta:g}; after this reply it would "

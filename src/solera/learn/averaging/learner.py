@@ -339,6 +339,8 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
             return f"a loss of one's own is code; loss=None, or one of {', '.join(OUR_LOSSES)}"
         if self.optimiser not in OURS:
             return "an optimiser of PyTorch or of one's own is code; optimiser='sgd' or 'adam'"
+        if self.dp is not None and self._noised_steps > 1:
+            return "its sum is noised once a round, and so takes one step; local_steps=1"
         return super().why_not_closed()
 
     def _check_dp(self, dp: DP) -> None:

@@ -245,6 +245,9 @@ class FedBins(Transformer):
         self.bins = bins
         self.dp = dp
 
+    def why_not_closed(self) -> str | None:
+        return None if self.dp is not None else super().why_not_closed()
+
     def noised_asks(self) -> int:
         return NOISED_ASKS
 

@@ -92,6 +92,11 @@ class FedID3(SingleTree):
             return self.dp
         return DP(epsilon=self.epsilon, delta=0.0, level="record", where="local")
 
+    def why_not_closed(self) -> str | None:
+        if self.privacy is None:
+            return super().why_not_closed()
+        return "max_depth= says how often it asks with noise" if self.max_depth is None else None
+
     def noised_asks(self) -> int:
         return self._depth + 1
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from solera.core.accounting import Event, epsilon_of
+from solera.core.accounting import Event
 from solera.serve.agent.database import Database
-from solera.trust.noise import check_budget
+from solera.trust.noise import check_budget, worth
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -82,7 +82,7 @@ class Ledger:
                 "INSERT INTO spent (key, job, task, time, events) VALUES (?, ?, ?, ?, ?)", row
             )
             db.execute("INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (epsilon, delta))
-        self.last += epsilon_of([*before, *events], delta) - epsilon_of(before, delta)
+        self.last += worth([*before, *events], delta) - worth(before, delta)
 
     def statement(self, delta: float | None = None) -> Statement:
         """What was spent, at this δ or at that of the budget."""
@@ -98,13 +98,13 @@ class Ledger:
             Spending(
                 *who,
                 len(replies),
-                epsilon_of([event for _, events in replies for event in events], delta),
+                worth([event for _, events in replies for event in events], delta),
                 replies[0][0],
                 replies[-1][0],
             )
             for who, replies in by_task.items()
         ]
-        total = epsilon_of([event for *_, events in rows for event in _read(events)], delta)
+        total = worth([event for *_, events in rows for event in _read(events)], delta)
         return Statement(total, budget, delta, jobs)
 
     def close(self) -> None:

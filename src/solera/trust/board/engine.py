@@ -57,6 +57,8 @@ class BoardEngine:
         self.exchange = exchange
         self.gaps = gaps
         self.client_names = names
+        self.persons: Mapping[Part, int] = {}
+        """What the first sum of a job has told."""
         self._schema = schema
         self._owners = owners
 

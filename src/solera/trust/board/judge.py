@@ -4,7 +4,8 @@ Sums over all rows of a part are told where the owners together have ``min_count
 Sums over some rows (``where=``, ``rows=``) are told number by number, where at least one owner has
 ``min_count`` persons behind it: nobody learns how many the others have. Gram matrices solve a model
 at once: they take at most a sixth of all persons as parameters of one output (a third fixes labels
-of single rows). What takes many steps needs ``exact_training``. Counts by cell wait for the next
+of single rows). What takes many steps needs ``exact_training``. What carries the noise of ``dp=``
+needs none of it: every owner adds its share. Counts by cell wait for the next
 version, which adds noise to the persons behind a cell.
 """
 
@@ -34,7 +35,7 @@ from solera.trust.contributions import (
 )
 from solera.trust.grams import Gram
 from solera.trust.noise import noise_table
-from solera.trust.open_asks import behind, with_entry
+from solera.trust.open_asks import behind, numbers_of, with_entry
 from solera.trust.policy import Policy
 
 SHARE = 6
@@ -64,8 +65,9 @@ def judge(
 
     ``persons`` are known but while they are counted.
     """
-    if noise_table(payload) is not None:
-        _refuse(task, f"noise inside a sum {NEXT}", "leave dp= out, or the policy 'trusted'")
+    if (privacy := noise_table(payload)) is not None:
+        _check_noised(task, client, privacy, reply, policy)
+        return Judged(numbers_of(task, client, payload, reply), {})
     numbers, enough = reply, {}
     entries = list(entries_of(reply))
     partial = any(isinstance(leaf, Contribution) and _is_of_some_rows(leaf) for _, leaf in entries)
@@ -82,6 +84,31 @@ def judge(
                 lambda count: np.asarray(count) >= policy.min_count, leaf.persons(rows)
             )
     return Judged(numbers, enough)
+
+
+def _check_noised(
+    task: Task, client: Client, privacy: Mapping[str, Any], reply: Any, policy: Policy
+) -> None:
+    """Refuse what this owner's share of noise, which stands in the place of counts, does not hide.
+
+    Noise hides every person, however few are behind a number and however many rounds there are.
+    """
+    if policy.honest_peers is not None and privacy["share"] > policy.honest_peers:
+        _refuse(
+            task,
+            f"it counts on the noise of {privacy['share']} other owners, the policy on "
+            f"{policy.honest_peers}",
+            f"so.DP(…, honest_peers={policy.honest_peers})",
+        )
+    for entry, leaf in entries_of(reply):
+        if not isinstance(leaf, Contribution):
+            _refuse_bare(task, entry)
+        units = client.data.units(leaf.part) if leaf.about_rows else None
+        several = units is not None and len(np.unique(units)) < len(units)
+        if several and privacy.get("level") != "client":
+            _refuse(
+                task, f"{_named(entry)} noise for one row, a person has several", "level='client'"
+            )
 
 
 def blinds(secret: bytes, question: bytes, size: int, owners: int) -> Any:

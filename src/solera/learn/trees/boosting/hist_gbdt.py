@@ -110,6 +110,9 @@ class FedHistGBDT(Boosted):
             self.progress_ = progress
             r.log(loss=total / rows)
 
+    def why_not_closed(self) -> str | None:
+        return None if self.dp is not None else super().why_not_closed()
+
     def noised_asks(self) -> int:
         cutting = NOISED_ASKS if self._start is None else 0
         return cutting + 1 + self.rounds * self.max_depth
