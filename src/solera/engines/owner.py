@@ -10,19 +10,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from solera.core.absent import split_gaps
+from solera.core.accounting import Event
 from solera.core.aggregation import Aggregation
 from solera.core.clients import PARTS, Client, ClientData, Draws, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
-from solera.core.errors import DataError
+from solera.core.errors import DataError, GateRefusal
 from solera.core.payload import decode, encode, read_only
 from solera.core.replies import Reply, map_leaves
-from solera.core.task import find_task
+from solera.core.task import Task, find_task
 from solera.trust.board.hashing import mac
 from solera.trust.board.judge import Judged, Persons, blinds, judge
 from solera.trust.board.persons import PERSONS
 from solera.trust.board.sums import ENOUGH, TERMS
-from solera.trust.noise import noise_table
+from solera.trust.noise import check_budget, noise_table, spent_at_sum
 from solera.trust.policy import Policy
 from solera.trust.randomness import row_digests
 
@@ -44,6 +45,7 @@ class OwnerWorker:
         self.persons: Persons | None = None
         """What the first sum of the job has told."""
         self._prepared: dict[str, Source] = {}
+        self._spent: WeakKeyDictionary[Fit, list[Event]] = WeakKeyDictionary()
         self._states: WeakKeyDictionary[Fit, dict[str, Any]] = WeakKeyDictionary()
 
     def answer(
@@ -79,10 +81,24 @@ class OwnerWorker:
         client = Client(0, self._source_for(ask), draws, state)
         payload = ask.payload
         persons = None if ask.task == PERSONS else self.persons
+        if noise_table(payload) is not None:
+            self._charge(ask.fit, task, client, payload)
         reply = (task.fast or task.one)(client, payload)
         judged = judge(task, client, payload, reply, self.policy, persons)
         self._states[ask.fit] = dict(state)
         return judged
+
+    def _charge(self, fit: Fit, task: Task, client: Client, payload: Any) -> None:
+        """Refuse noise beyond what the job may spend, whoever wrote the table."""
+        if self.policy.budget is None:
+            raise GateRefusal(
+                f"task {task.name!r} asks with noise, and this job has no budget for that",
+                hint="[privacy] of the policy, and so.DP(…) as dp= of the learner",
+            )
+        events = spent_at_sum(task, client, payload)
+        spent = self._spent.setdefault(fit, [])
+        check_budget(spent, events, *self.policy.budget)
+        spent += events
 
     @cached_property
     def _digest(self) -> bytes:

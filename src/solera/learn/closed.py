@@ -102,7 +102,7 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
     for part in _parts(learner):
         if part.privacy is not None:
             continue  # noise hides every person, whatever the rounds and batches are
-        if part.sends_updates and not policy.exact_training:
+        if part.needs_exact_training and not policy.exact_training:
             raise GateRefusal(
                 f"{type(part).__name__} trains in many rounds, whose exact sums together can give "
                 "away a person's target: the policy does not allow it",
@@ -173,6 +173,12 @@ def check_price(price: Price | None, policy: Policy, owners: int) -> None:
             hint=f"so.DP(…, honest_peers={trusted})",
         )
     check_budget((), price.events, *policy.budget)
+
+
+def needs_switch(learner: Any) -> bool:
+    """Whether exact sums of a learner's many rounds need ``exact_training`` of the owners."""
+    parts = [part for part in _parts(learner) if part.privacy is None]
+    return any(part.needs_exact_training for part in parts)
 
 
 def check_jobs(federation: Federation, kind: str) -> None:

@@ -343,6 +343,11 @@ class Learner(Forgetful, abstract=True):
         return False
 
     @property
+    def needs_exact_training(self) -> bool:
+        """Whether exact sums of many rounds together can give away a person's target."""
+        return self.sends_updates
+
+    @property
     def keeps_shape(self) -> bool:
         """Whether images and the like are read in their own shape."""
         return False

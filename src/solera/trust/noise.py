@@ -19,6 +19,7 @@ from solera.core.clients import Client
 from solera.core.constraints import Count, Positive
 from solera.core.errors import GateRefusal, UsageError
 from solera.core.replies import map_leaves
+from solera.core.task import Task
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, Norm
 from solera.trust.randomness import Randomness, protecting, row_digests
@@ -31,8 +32,8 @@ _SMALL = 1e-9
 class SumNoise(TypedDict):
     """How contributions are noised: by so much, of which each of several clients adds a share.
 
-    ``clip``, where rows have to be bounded: the longest that one may be. ``level``: whether all that
-    a client sends is bounded together ("client"), or what a row adds ("record").
+    ``clip``, where rows have to be bounded: the longest that one may be. ``level``: whether all
+    that a client sends is bounded together ("client"), or what a row adds ("record").
     """
 
     mechanism: Literal["gaussian", "laplace"]
@@ -95,6 +96,14 @@ def _noisy(draw: Randomness, leaf: Any, deviation: float, mechanism: str) -> Any
 def spent_by(privacy: SumNoise) -> list[Event]:
     """What one reply with noise tells of one row, whoever reads it alone."""
     return [Event(privacy["noise"] / math.sqrt(privacy["share"]), 1, privacy["mechanism"])]
+
+
+def spent_at_sum(task: Task, client: Client, payload: Mapping[str, Any]) -> Sequence[Event]:
+    """What a sum tells of one person in which the shares of as many others are as the ask says."""
+    privacy = {**payload["privacy"], "share": 1}
+    if task.spends is None:
+        return [Event(privacy["noise"], 1, privacy["mechanism"])]
+    return task.spends(client, {**payload, "privacy": privacy})
 
 
 class Ledger(Protocol):

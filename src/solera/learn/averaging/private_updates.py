@@ -81,7 +81,8 @@ def spent_by_reply(client: Client, ask: Any) -> list[Event]:
         raise Refusal(f"its table `privacy`: {error}") from None
     if privacy["level"] == "record":
         rate = privacy["rate"] or 1.0
-        return [Event(privacy["noise"], steps_of(ask["training"], rate), rate=rate)]
+        noise = privacy["noise"] / math.sqrt(privacy["share"])
+        return [Event(noise, steps_of(ask["training"], rate), rate=rate)]
     share = math.sqrt(privacy["share"])
     spent = [Event(privacy["noise"] / (2 * share))]
     if privacy["below"] is not None:

@@ -4,6 +4,7 @@ Events are stored as they are and composed by the accountant each time, so that 
 A reply is put down in the transaction that finds it within the budget, under the lock of the
 database: neither a crash nor another job, nor another agent that is told the same file, makes the
 ledger count less than was spent. An ask that is tried again has the same noise, and counts once.
+All of a closed job is put down before it begins, under its hash.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 import msgspec
 
 from solera.core.accounting import Event
+from solera.serve.agent import home
 from solera.serve.agent.database import Database
+from solera.serve.agent.policy import OwnerPolicy
 from solera.trust.noise import check_budget, worth
 
 _TABLES = """
@@ -84,6 +87,11 @@ class Ledger:
             db.execute("INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (epsilon, delta))
         self.last += worth([*before, *events], delta) - worth(before, delta)
 
+    def give_back(self, key: str) -> None:
+        """Take back a closed job of which nothing has left."""
+        with self._database.write() as db:
+            db.execute("DELETE FROM spent WHERE key = ?", (key,))
+
     def statement(self, delta: float | None = None) -> Statement:
         """What was spent, at this δ or at that of the budget."""
         with self._database.write() as db:
@@ -109,6 +117,12 @@ class Ledger:
 
     def close(self) -> None:
         self._database.close()
+
+
+def ledger_of(folder: Path, policy: OwnerPolicy | None) -> Path:
+    """Where a client counts: in the file that its policy names, or in its folder."""
+    budget = None if policy is None else policy.privacy
+    return Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
 
 
 def _events(db: sqlite3.Connection) -> list[Event]:
