@@ -57,6 +57,8 @@ class Replies:
         self.updates: Updates | None = None
         self.absent: Gaps = {}
         """By entry: how many clients withhold each number of what was folded or read."""
+        self.noised: frozenset[str] = frozenset()
+        """In a closed job: the entries whose counts carry noise of deviation 1 in every cell."""
         self.secure = False
         self.federation = federation
         self._sent = False
@@ -169,6 +171,7 @@ class Replies:
         """What the engine brings back for an ask, taken account of."""
         for block in self.federation.engine.run(ask, aggregation):
             self.failures += block.failures
+            self.noised |= set(block.noised)
             self._replied.append(block.replied)
             self._up.append(block.up)
             self._virtual = max(self._virtual, block.virtual)

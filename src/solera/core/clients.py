@@ -170,6 +170,11 @@ class ClientData(RowParts):
         known = getattr(self._source, "units", None)
         return None if known is None else known(int(self._id[0]), part)
 
+    def keys(self, part: Part) -> IntArray | None:
+        """In an epoch: a number of every row, the same for all rows of a person in all jobs."""
+        known = getattr(self._source, "keys_of", None)
+        return None if known is None else known(int(self._id[0]), part)
+
 
 @dataclass(frozen=True, slots=True)
 class Draws:

@@ -91,7 +91,7 @@ class Block:
 
     Either the replies themselves, or their ``partial`` under the aggregation given to the engine.
     ``replied`` and ``up`` tell who answered with how many bytes; ``virtual`` is the simulated time
-    of the slowest of them.
+    of the slowest of them; ``noised`` are the entries whose counts carry noise by cell.
     """
 
     replied: IntArray
@@ -100,6 +100,7 @@ class Block:
     virtual: float = 0.0
     batch: Batch | None = None
     partial: Any = None
+    noised: tuple[str, ...] = ()
 
 
 class CheckpointStore(Protocol):

@@ -9,6 +9,7 @@ import numpy as np
 from solera.core.errors import DataError
 from solera.data.dictionary_tables import Table
 from solera.data.federated import FederatedData
+from solera.trust.board.cell_keys import row_keys
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.snapshot import Snapshot
@@ -57,6 +58,8 @@ def selected_rows(
         held_out=(sizes[1], sizes[2]),
         names=tuple(names),
     )
-    codes = np.unique(np.concatenate(persons), return_inverse=True)[1].astype(np.int64)
+    marks = np.concatenate(persons)
+    data.keys = row_keys(marks)
+    codes = np.unique(marks, return_inverse=True)[1].astype(np.int64)
     data.persons = codes if codes.max(initial=-1) + 1 < len(codes) else None
     return data

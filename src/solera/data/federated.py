@@ -83,6 +83,8 @@ class FederatedData:
         self.resources: Any = None
         self.persons: IntArray | None = None
         """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
+        self.keys: IntArray | None = None
+        """In an epoch: a number of every row, the same for all rows of a person."""
         self.identifiers: Array | None = None
         """By what other clients that hold columns of the same people know each row, as text."""
         self.samples: Any = None
@@ -154,6 +156,10 @@ class FederatedData:
     def units(self, client: int, part: Part) -> IntArray | None:
         """Whose rows those of a client are, where that is known."""
         return self._known_of(self.persons, client, part)
+
+    def keys_of(self, client: int, part: Part) -> IntArray | None:
+        """The keys of a client's rows, where they are in an epoch."""
+        return self._known_of(self.keys, client, part)
 
     def labelled_of(self, client: int, part: Part) -> BoolArray | None:
         """Which of a client's rows have a target, where not all have."""
@@ -284,7 +290,7 @@ class FederatedData:
         view = self.with_rows(taken.X, taken.y)
         vars(view).pop("unlabelled", None)
         view.offsets, view._held_out = offsets, held_out
-        for name in ("persons", "identifiers", "labelled", "samples"):
+        for name in ("persons", "keys", "identifiers", "labelled", "samples"):
             column = getattr(self, name)
             setattr(view, name, None if column is None else column[rows])
         return view

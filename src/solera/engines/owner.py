@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -9,23 +10,25 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from solera.core.absent import split_gaps
+from solera.core.absent import anything_absent, split_gaps
 from solera.core.accounting import Event
 from solera.core.aggregation import Aggregation
-from solera.core.clients import PARTS, Client, ClientData, Draws, Source
+from solera.core.clients import PARTS, Client, ClientData, Draws, Part, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
 from solera.core.errors import DataError, GateRefusal
 from solera.core.payload import decode, encode, read_only
 from solera.core.replies import Reply, map_leaves
-from solera.core.task import Task, find_task
+from solera.core.task import find_task
+from solera.trust.board.cell_keys import KEY_BITS
 from solera.trust.board.hashing import mac
-from solera.trust.board.judge import Judged, Persons, blinds, judge
+from solera.trust.board.judge import Judged, Persons, judge
 from solera.trust.board.persons import PERSONS
-from solera.trust.board.sums import ENOUGH, TERMS
+from solera.trust.board.sums import ABSENT, NOISED, SUPPORTS, TERMS
 from solera.trust.noise import check_budget, noise_table, spent_at_sum
+from solera.trust.open_asks import with_entry
 from solera.trust.policy import Policy
-from solera.trust.randomness import row_digests
+from solera.trust.randomness import numbered_rows, row_digests
 
 
 class OwnerWorker:
@@ -45,7 +48,7 @@ class OwnerWorker:
         self.persons: Persons | None = None
         """What the first sum of the job has told."""
         self._prepared: dict[str, Source] = {}
-        self._spent: WeakKeyDictionary[Fit, list[Event]] = WeakKeyDictionary()
+        self._spent: WeakKeyDictionary[Fit, dict[bytes, Sequence[Event]]] = WeakKeyDictionary()
         self._states: WeakKeyDictionary[Fit, dict[str, Any]] = WeakKeyDictionary()
 
     def answer(
@@ -75,37 +78,46 @@ class OwnerWorker:
         state = read_only(self._states.get(ask.fit, {}))
         seed = int.from_bytes(mac(self.secret, "draws", ask.seed)[:8], "little")
         secret = mac(self.secret, "ask", question)
-        if noise_table(ask.payload) is not None:
-            secret = mac(secret, "noise", self._digest, encode(state))
+        noised = noise_table(ask.payload) is not None
+        if noised:
+            secret = mac(secret, "noise", self._digest, encode(dict(state)))
         draws = Draws(seed, ask.task, ask.round, secret)
         client = Client(0, self._source_for(ask), draws, state)
         payload = ask.payload
         persons = None if ask.task == PERSONS else self.persons
-        if noise_table(payload) is not None:
-            self._charge(ask.fit, task, client, payload)
+        if noised:
+            self._charge(ask.fit, secret, spent_at_sum(task, client, payload))
         reply = (task.fast or task.one)(client, payload)
-        judged = judge(task, client, payload, reply, self.policy, persons)
+        judged = judge(task, client, payload, reply, self.policy, persons, self)
         self._states[ask.fit] = dict(state)
         return judged
 
-    def _charge(self, fit: Fit, task: Task, client: Client, payload: Any) -> None:
-        """Refuse noise beyond what the job may spend, whoever wrote the table."""
+    def _charge(self, fit: Fit, draw: bytes, events: Sequence[Event]) -> None:
+        """Refuse noise beyond what the job may spend, by whatever table; a draw counts once."""
         if self.policy.budget is None:
             raise GateRefusal(
-                f"task {task.name!r} asks with noise, and this job has no budget for that",
+                "the job asks with noise that nobody has priced, and there is no budget for it",
                 hint="[privacy] of the policy, and so.DP(…) as dp= of the learner",
             )
-        events = spent_at_sum(task, client, payload)
-        spent = self._spent.setdefault(fit, [])
-        check_budget(spent, events, *self.policy.budget)
-        spent += events
+        spent = self._spent.setdefault(fit, {})
+        others = [event for known in spent.values() for event in known]
+        check_budget(others, () if draw in spent else events, *self.policy.budget)
+        spent[draw] = events
 
     @cached_property
     def _digest(self) -> bytes:
-        """Of all that noise is drawn anew for: with the same noise, differences would be exact."""
+        """Of all rows; noise on others is drawn anew, or their difference would be told exactly."""
         data = ClientData(self.source, 0)
         parts = [data.part(part) for part in PARTS]
         return encode([row_digests(rows.X, rows.y) for rows in parts if len(rows)])
+
+    def keys(self, client: Client, part: Part) -> Any:
+        """The keys of the rows of a part; without an epoch they follow from the rows alone."""
+        keys = client.data.keys(part)
+        if keys is None:
+            rows = ClientData(self.source, 0).part(part)
+            keys = numbered_rows(rows.X, rows.y) & ((1 << KEY_BITS) - 1)
+        return keys
 
     def _source_for(self, ask: Ask) -> Source:
         """The rows as the ask's transformers make them."""
@@ -138,36 +150,46 @@ class OwnerAnswer:
         self._judged: Judged | None = None
 
     def first(self) -> tuple[Any, bytes]:
-        """The terms, or marks of what rests on enough persons here, blinded."""
-        enough = self._result.enough
-        if not enough:
-            return self.told({})
-        worker = self._worker
-        size = sum(np.size(mark) for entry in enough.values() for mark in _leaves(entry))
-        stream = iter(blinds(worker.secret, self._question, size, worker.owners).tolist())
-        blinded = map_leaves(
-            lambda mark: _drawn(mark, stream), {entry: enough[entry] for entry in sorted(enough)}
-        )
-        return {ENOUGH: blinded}, self._before
+        """The terms, or the supports of what rests on some rows."""
+        supports = self._result.supports
+        if not supports:
+            return {TERMS: self._terms(self._result.numbers, {})}, self._state()
+        return {SUPPORTS: _of_each(supports, lambda one: one.share)}, self._before
 
-    def told(self, absent: dict[str, Any]) -> tuple[Any, bytes]:
-        """The terms, 0 where they are absent."""
-        numbers = self._result.numbers
-        for entry, marks in absent.items():
-            numbers = _without(numbers, entry.split("."), marks)
-        aggregation, task = self._aggregation, find_task(self._ask.task, self._ask.version)
-        partial = split_gaps(aggregation.take(Reply(0, numbers, absent)))[0]
-        if task.finite and not aggregation.sound(partial):
-            raise DataError(
-                f"task {task.name!r} gave numbers that are not finite, or far too large",
-                hint="training that diverged: lower lr, or scale the columns before",
+    def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
+        """The terms, 0 where they are absent, and what is told of them."""
+        numbers, min_count = self._result.numbers, self._worker.policy.min_count
+        judged = {
+            entry: map_leaves(
+                lambda one, total, own: one.told(own, np.asarray(total), min_count),
+                support,
+                supports[entry],
+                _at(numbers, entry),
             )
-        return {TERMS: aggregation.terms(partial)}, self._state()
+            for entry, support in self._result.supports.items()
+        }
+        for entry, of_entry in judged.items():
+            numbers = with_entry(numbers, entry, map_leaves(lambda one: one.numbers, of_entry))
+        absent = _of_each(judged, lambda one: one.absent)
+        noised = {entry: int(any(one.noised for one in _leaves(v))) for entry, v in judged.items()}
+        terms = {TERMS: self._terms(numbers, absent), ABSENT: absent, NOISED: noised}
+        return terms, self._state()
 
     def conclude(self, terms: Any) -> None:
         """Keep what the first sum of the job tells."""
         if self._ask.task == PERSONS:
             self._worker.persons = terms
+
+    def _terms(self, numbers: Any, absent: dict[str, Any]) -> Any:
+        gaps = {entry: marks for entry, marks in absent.items() if anything_absent({"": marks})}
+        aggregation, task = self._aggregation, find_task(self._ask.task, self._ask.version)
+        partial = split_gaps(aggregation.take(Reply(0, numbers, gaps)))[0]
+        if task.finite and not aggregation.sound(partial):
+            raise DataError(
+                f"task {task.name!r} gave numbers that are not finite, or far too large",
+                hint="training that diverged: lower lr, or scale the columns before",
+            )
+        return aggregation.terms(partial)
 
     def _state(self) -> bytes:
         return self._worker.state(self._ask.fit) if self._keep else b""
@@ -179,22 +201,16 @@ class OwnerAnswer:
         return self._judged
 
 
-def _leaves(marks: Any) -> list[Any]:
-    return marks if isinstance(marks, list) else [marks]
+def _of_each(entries: dict[str, Any], part: Callable[[Any], Any]) -> dict[str, Any]:
+    return {entry: map_leaves(part, tree) for entry, tree in entries.items()}
 
 
-def _drawn(mark: Any, stream: Any) -> Any:
-    """A number of the stream where there is a mark, 0 elsewhere."""
-    drawn = np.array([next(stream) for _ in range(np.size(mark))]).reshape(np.shape(mark))
-    return np.where(mark, drawn, 0)
+def _leaves(tree: Any) -> list[Any]:
+    return tree if isinstance(tree, list) else [tree]
 
 
-def _without(tree: Any, keys: list[str], absent: Any) -> Any:
-    """The tree with 0 where an entry is absent."""
-    if keys and keys[0]:
-        return {**tree, keys[0]: _without(tree[keys[0]], keys[1:], absent)}
-    return map_leaves(
-        lambda leaf, mark: np.where(mark, np.zeros((), np.asarray(leaf).dtype), leaf)[()],
-        tree,
-        absent,
-    )
+def _at(tree: Any, entry: str) -> Any:
+    """What is at an entry, ``"a.b"`` for nested tables."""
+    for key in entry.split(".") if entry else ():
+        tree = tree[key]
+    return tree

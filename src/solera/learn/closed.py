@@ -23,6 +23,7 @@ from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.stopping import EarlyStopping, StopAt
 from solera.learn.closed_losses import ValidationLoss
 from solera.learn.progress import RoundBar
+from solera.privacy.dp.sums import at_the_sum
 from solera.trust.board.engine import NotClosed
 from solera.trust.board.judge import Persons, check_sixth
 from solera.trust.board.persons import count_persons
@@ -135,11 +136,7 @@ class Price:
         return worth(self.events, self.delta)
 
     def __str__(self) -> str:
-        others = "owner is" if self.honest_peers == 1 else "owners are"
-        return (
-            f"ε = {self.epsilon:.4g} at δ = {self.delta:g} for one person, at the sum, if "
-            f"{self.honest_peers} other {others} honest"
-        )
+        return f"ε = {self.epsilon:.4g} at δ = {self.delta:g} {at_the_sum(self.honest_peers)}"
 
 
 def price_of(learner: Any, owners: int) -> Price | None:
@@ -195,9 +192,20 @@ def _check_kind(policy: Policy, kind: str) -> None:
         )
 
 
-def check_solvable(learner: Any, schema: Schema, persons: Persons) -> None:
-    """Refuse a model that is solved exactly with too many parameters for all owners' persons."""
-    parameters = learner.parameters_of_output(schema)
+def check_persons(learner: Any, schema: Schema, persons: Persons) -> None:
+    """Refuse what the owners' persons are too few for, or their rows too many.
+
+    A model that is solved exactly has at most a sixth as many parameters, and noise that hides one
+    row hides no person who has several.
+    """
+    noised = [part.privacy for part in _parts(learner) if part.privacy is not None]
+    several = persons["rows"]["train"] > persons["train"]
+    if several and any(dp.level == "record" for dp in noised):
+        raise GateRefusal(
+            f"{type(learner).__name__}(dp=…): noise hides one row, and some person has several",
+            hint="one row for each person; or so.DP(level='client', …), which hides all of one",
+        )
+    parameters = 0 if learner.privacy is not None else learner.parameters_of_output(schema)
     if parameters:
         check_sixth(parameters, persons["train"], type(learner).__name__)
 

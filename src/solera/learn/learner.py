@@ -39,7 +39,7 @@ from solera.learn.client_models import ClientParts
 from solera.learn.closed import (
     as_job,
     check_closed_fit,
-    check_solvable,
+    check_persons,
     count_all_persons,
     elsewhere,
     is_closed,
@@ -59,7 +59,7 @@ from solera.learn.unlearning import (
 from solera.learn.warm_start import continued_schema
 from solera.learn.warnings_of_fit import warn
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import Noise, check_level, epsilon_so_far
+from solera.privacy.dp.sums import Noise, at_the_sum, check_level, epsilon_so_far
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -163,9 +163,7 @@ class Learner(Forgetful, abstract=True):
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if closed and outer is OUTSIDE:
-                persons = count_all_persons(federation)
-                if self.privacy is None:
-                    check_solvable(self, self.schema_, persons)
+                check_persons(self, self.schema_, count_all_persons(federation))
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -298,6 +296,16 @@ class Learner(Forgetful, abstract=True):
         self.check_fitted()
         accounts = vars(self).get("accounts_")
         return None if accounts is None else epsilon_so_far(accounts)
+
+    @property
+    def privacy_(self) -> str:
+        """What ``epsilon_`` promises, to whom."""
+        accounts = self.accounts_
+        dp = self.privacy
+        hidden = "record" if dp is None else dp.level
+        worth = f"ε = {self.epsilon_:.4g} at δ = {accounts['delta']:g}"
+        peers = accounts.get("honest_peers")
+        return f"{worth} for one {hidden}" if peers is None else f"{worth} {at_the_sum(peers)}"
 
     @property
     def is_personal(self) -> bool:

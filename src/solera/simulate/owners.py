@@ -23,7 +23,7 @@ from solera.engines.owner import OwnerWorker
 from solera.robust.attacks import UpdateAttack
 from solera.trust.board.engine import BoardEngine, NotClosed
 from solera.trust.board.hashing import digest
-from solera.trust.board.sums import Own, sums_of
+from solera.trust.board.sums import Own, Total, sums_of
 from solera.trust.board.text import seed_of
 from solera.trust.board.words import add_words, numbers_of, words_of
 from solera.trust.policy import Policy
@@ -38,25 +38,25 @@ class SimulatedOwners:
     def __init__(self, workers: list[OwnerWorker]) -> None:
         self.workers = workers
 
-    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
-        """The partial over all owners; each takes the same steps as over a board."""
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Total:
+        """What all owners come to; each takes the same steps as over a board."""
         runs = [
-            sums_of(question, aggregation, len(self.workers), answer)
+            sums_of(question, aggregation, answer)
             for answer in (
                 worker.answer(question, ask, aggregation, keep=False) for worker in self.workers
             )
         ]
         own = [next(run)[1] for run in runs]
-        partials: list[Any] = []
-        while not partials:
+        totals: list[Total] = []
+        while not totals:
             total = added_up(own)
             own = []
             for run in runs:
                 try:
                     own.append(run.send(total)[1])
                 except StopIteration as end:
-                    partials.append(end.value)
-        return partials[0]
+                    totals.append(end.value)
+        return totals[0]
 
     def keeps(self, fit: Fit) -> bool:
         """Whether owners keep anything of a fit."""

@@ -22,7 +22,8 @@ def count_by(
 ) -> Counts:
     """How many rows are in each cell.
 
-    Behind an owner's policy a cell of fewer than ``min_count`` persons is absent.
+    In a closed job counts are exact where every cell has enough persons; otherwise each carries
+    noise of deviation 1, always the same for the same persons.
 
     Parameters
     ----------
@@ -66,9 +67,8 @@ def sum_by(
     ----------
     cell, cells, rows, part: as for :func:`count_by`. Lists of cells and of values are one
         contribution with one bound of all together.
-    where: the entries of ``values`` that give anything; all by default. In a closed job sums with
-        ``where=`` are told where some owner has enough persons behind them, so that a task gives it
-        at every owner, whatever its rows are, or at none.
+    where: the entries of ``values`` that give anything; all by default. In a closed job a sum is
+        told where all owners together have enough persons behind it.
     bound: the longest that a row's values may be, or the largest of every column; with noise
         longer ones are scaled down. By default the ``clip`` of the learner's ``dp=``.
 

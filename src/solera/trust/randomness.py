@@ -11,6 +11,7 @@ as everything there, and protects nobody: learners say so.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from hashlib import blake2b
 from typing import Any
@@ -182,17 +183,22 @@ def _ziggurat(single: bool) -> tuple[Array, Array]:
 
 def row_digests(*columns: Any) -> IntArray:
     """A number for every row that is the same for equal rows, in order."""
+    return np.sort(numbered_rows(*columns))
+
+
+def numbered_rows(*columns: Any) -> IntArray:
+    """A number for every row that is the same for equal rows."""
     total: Any = None
     for array in columns:
         if array is None:
             continue
         dense = array.toarray() if hasattr(array, "toarray") else np.asarray(array)
-        dense = dense.reshape(len(dense), -1)
+        dense = dense.reshape(len(dense), math.prod(dense.shape[1:]))
         if dense.dtype.kind not in "biuf":
             dense = np.unique(dense, return_inverse=True)[1].reshape(dense.shape)
         bits = np.ascontiguousarray(dense, dtype=np.float64).view(np.uint64)
         total = _digest(bits, total)
-    return np.sort(np.asarray(total).view(np.int64))
+    return np.asarray(total).view(np.int64)
 
 
 def _digest(bits: Any, total: Any) -> Any:

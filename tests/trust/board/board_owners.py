@@ -63,7 +63,7 @@ class OwnerExchange:
     def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
         """The partial over all owners."""
         own = self.worker.answer(question, ask, aggregation)
-        sums = sums_of(question, aggregation, self.worker.owners, own)
+        sums = sums_of(question, aggregation, own)
         return self.run.drive(sums, lambda state: self.worker.restore(state, ask.fit))
 
     def keeps(self, fit: Fit) -> bool:

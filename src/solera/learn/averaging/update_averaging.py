@@ -116,7 +116,7 @@ class UpdateAveraging(Averaging, abstract=True):
         self._check_private()
         noise = self.noise_among(len(federation), closed=is_closed(federation))
         if is_closed(federation):
-            noise.rows = persons_in(federation)["train"] / len(federation)
+            noise.rows = float(persons_in(federation)["train"] / len(federation))
         return federation.noised(noise)
 
     def _check_private(self) -> None:

@@ -151,6 +151,12 @@ class Noise:
         return {"epsilon": epsilon, "noise": whose_noise(federation)}
 
 
+def at_the_sum(peers: int) -> str:
+    """Whom the ε of a closed job hides, and where."""
+    others = "other owner is" if peers == 1 else "other owners are"
+    return f"for one person, at the sum, if {peers} {others} honest"
+
+
 def honest_peers(dp: DP, clients: int, closed: bool) -> int | None:
     """How many other owners of a closed job have to add their share of noise; None elsewhere."""
     if not closed:

@@ -19,6 +19,7 @@ from solera.core.errors import UsageError
 from solera.core.payload import encode, encoded_size
 from solera.core.schema import Schema
 from solera.trust.board.hashing import digest
+from solera.trust.board.sums import Total
 
 
 class NotClosed(UsageError):
@@ -28,8 +29,8 @@ class NotClosed(UsageError):
 class Exchange(Protocol):
     """How totals come about: over a board, or among owners that are simulated."""
 
-    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
-        """The partial over all owners, with what is absent of it."""
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Total:
+        """What all owners come to."""
 
     def keeps(self, fit: Fit) -> bool:
         """Whether owners keep anything of a fit."""
@@ -74,9 +75,9 @@ class BoardEngine:
         """One block: the total over all owners."""
         self._check(ask, aggregation)
         assert aggregation is not None
-        partial = self.exchange.total(question_of(ask), ask, aggregation)
-        up = np.full(self._owners, encoded_size(partial), dtype=np.int64)
-        yield Block(ask.clients, up, [], partial=partial)
+        total = self.exchange.total(question_of(ask), ask, aggregation)
+        up = np.full(self._owners, encoded_size(total.partial), dtype=np.int64)
+        yield Block(ask.clients, up, [], partial=total.partial, noised=total.noised)
 
     def sizes(self, part: Part) -> IntArray | None:
         """Nobody knows how many rows an owner has."""

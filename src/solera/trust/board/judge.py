@@ -1,29 +1,22 @@
 """What of an owner's contributions may be added up over all owners, by their form.
 
-Sums over all rows of a part are told where the owners together have ``min_count`` persons in it.
-Sums over some rows (``where=``, ``rows=``) are told number by number, where at least one owner has
-``min_count`` persons behind it: nobody learns how many the others have. Gram matrices solve a model
-at once: they take at most a sixth of all persons as parameters of one output (a third fixes labels
-of single rows). What takes many steps needs ``exact_training``. What carries the noise of ``dp=``
-needs none of it: every owner adds its share. Counts by cell wait for the next
-version, which adds noise to the persons behind a cell.
+Sums over all rows of a part are told where the owners together have ``min_count`` persons in it;
+what rests on some rows by its support (:mod:`.supports`). Gram matrices solve a model at once: they
+take at most a sixth of all persons as parameters of one output (a third fixes labels of single
+rows). What takes many steps needs ``exact_training``. What carries the noise of ``dp=`` needs none
+of it: every owner adds its share.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any, NoReturn, Protocol
 
 from solera.core.clients import Client, Part
 from solera.core.errors import GateRefusal
-from solera.core.replies import map_leaves
 from solera.core.task import Task
-from solera.trust.board.hashing import framed
-from solera.trust.cells import OneCell
+from solera.trust.board.supports import is_of_some_rows, support_of
 from solera.trust.contributions import (
     Contribution,
     Counts,
@@ -42,35 +35,50 @@ SHARE = 6
 """Persons that a parameter of one output needs."""
 NEXT = "waits for the next version"
 
-Persons = Mapping[Part, int]
-"""How many persons all owners have together in each part."""
+Persons = Mapping[str, Any]
+"""How many persons all owners have together in each part, and under ``"rows"`` how many rows."""
+
+
+class Keyed(Protocol):
+    """The owner whose supports carry noise by cell."""
+
+    secret: bytes
+    owners: int
+
+    def keys(self, client: Client, part: Part) -> Any:
+        """A number of every row of a part, the same for all rows of a person."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A reply as numbers; ``enough`` marks, by entry, those behind which there are enough persons.
+    """A reply as numbers, and by entry the supports, unless all of it is about all rows.
 
-    All counts and sums of a reply are in it or none: whether one leaves rows out may differ between
-    owners, and what they add up may not.
+    All counts and sums have one or none: whether one leaves rows out may differ between owners.
     """
 
     numbers: Any
-    enough: dict[str, Any]
+    supports: dict[str, Any]
 
 
 def judge(
-    task: Task, client: Client, payload: Any, reply: Any, policy: Policy, persons: Persons | None
+    task: Task,
+    client: Client,
+    payload: Any,
+    reply: Any,
+    policy: Policy,
+    persons: Persons | None,
+    keyed: Keyed,
 ) -> Judged:
     """The numbers of a reply, or a :class:`GateRefusal` before anything of it is posted.
 
     ``persons`` are known but while they are counted.
     """
     if (privacy := noise_table(payload)) is not None:
-        _check_noised(task, client, privacy, reply, policy)
+        _check_noised(task, privacy, reply, policy, persons)
         return Judged(numbers_of(task, client, payload, reply), {})
-    numbers, enough = reply, {}
+    numbers, supports = reply, {}
     entries = list(entries_of(reply))
-    partial = any(isinstance(leaf, Contribution) and _is_of_some_rows(leaf) for _, leaf in entries)
+    some_rows = any(isinstance(leaf, Contribution) and is_of_some_rows(leaf) for _, leaf in entries)
     for entry, leaf in entries:
         if not isinstance(leaf, Contribution):
             _refuse_bare(task, entry)
@@ -79,17 +87,17 @@ def judge(
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
         rows = behind(client, leaf, policy.unit)
         numbers = with_entry(numbers, entry, leaf.numbers(rows))
-        if partial and isinstance(leaf, Counts | Sums | Joint):
-            enough[entry] = map_leaves(
-                lambda count: np.asarray(count) >= policy.min_count, leaf.persons(rows)
-            )
-    return Judged(numbers, enough)
+        if some_rows and isinstance(leaf, Counts | Sums | Joint):
+            several = persons is not None and persons["rows"][leaf.part] > persons[leaf.part]
+            keys = keyed.keys(client, leaf.part)
+            supports[entry] = support_of(leaf, rows, keys, several, keyed.secret, keyed.owners)
+    return Judged(numbers, supports)
 
 
 def _check_noised(
-    task: Task, client: Client, privacy: Mapping[str, Any], reply: Any, policy: Policy
+    task: Task, privacy: Mapping[str, Any], reply: Any, policy: Policy, persons: Persons | None
 ) -> None:
-    """Refuse what this owner's share of noise, which stands in the place of counts, does not hide.
+    """Refuse what this owner's share of noise, which stands in the place of supports, hides not.
 
     Noise hides every person, however few are behind a number and however many rounds there are.
     """
@@ -103,48 +111,19 @@ def _check_noised(
     for entry, leaf in entries_of(reply):
         if not isinstance(leaf, Contribution):
             _refuse_bare(task, entry)
-        units = client.data.units(leaf.part) if leaf.about_rows else None
-        several = units is not None and len(np.unique(units)) < len(units)
-        if several and privacy.get("level") != "client":
-            _refuse(
-                task, f"{_named(entry)} noise for one row, a person has several", "level='client'"
-            )
-
-
-def blinds(secret: bytes, question: bytes, size: int, owners: int) -> Any:
-    """Numbers that look random to who does not know the secret, none of them 0.
-
-    Sums of them tell that there is one, and next to nothing else.
-    """
-    stream = hashlib.shake_256(framed("blind", secret, question)).digest(8 * size)
-    drawn = np.frombuffer(stream, "<i8") // (2 * owners)
-    return np.where(drawn == 0, 1, drawn)
-
-
-def _is_of_some_rows(leaf: Contribution) -> bool:
-    if isinstance(leaf, Joint):
-        return any(map(_is_of_some_rows, leaf.sums))
-    return leaf.rows is not None or (isinstance(leaf, Sums) and leaf.where is not None)
+        by_row = leaf.about_rows and privacy.get("level") != "client"
+        if by_row and persons is not None and persons["rows"][leaf.part] > persons[leaf.part]:
+            why = f"{_named(entry)} noise for one row, and some person has several"
+            _refuse(task, why, "so.DP(level='client', …)")
 
 
 def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy: Policy) -> None:
     """Refuse what no sum of this version may hold."""
-    if isinstance(leaf, Joint):
-        for one in leaf.sums:
-            _check_form(task, entry, one, payload, policy)
-    elif isinstance(leaf, Counts | Sums):
-        if not isinstance(leaf.cells, OneCell):
-            what = "counts" if isinstance(leaf, Counts) else "sums"
-            _refuse(
-                task,
-                f"{_named(entry)} {what} by cell, which {NEXT}",
-                "so.count_by(None), so.sum_by(None, values, where=…); or the policy 'trusted'",
-            )
-    elif isinstance(leaf, Gram | Update) and leaf.rows is not None:
+    if isinstance(leaf, Gram | Update) and leaf.rows is not None:
         _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
     elif isinstance(leaf, Update):
         _check_update(task, entry, payload, policy)
-    elif not isinstance(leaf, Fact | Gram):
+    elif not isinstance(leaf, Fact | Gram | Counts | Sums | Joint):
         _refuse_bare(task, entry)
 
 

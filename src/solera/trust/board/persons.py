@@ -15,8 +15,13 @@ PERSONS = "board.persons"
 
 @task(PERSONS)
 def count_persons(client: Client, ask: Any) -> dict[str, Any]:
-    """The persons in every part of this client's rows."""
-    return {part: count_by(None, rows=_first_rows(client, part), part=part) for part in PARTS}
+    """The persons in every part of this client's rows, and the rows."""
+    counts: dict[str, Any] = {"rows": {}}
+    for part in PARTS:
+        every = np.arange(len(client.data.part(part)))
+        counts[part] = count_by(None, rows=_first_rows(client, part), part=part)
+        counts["rows"][part] = count_by(None, rows=every, part=part)
+    return counts
 
 
 def _first_rows(client: Client, part: Any) -> Any:

@@ -1,56 +1,58 @@
 """How one ask becomes one or two sums, the same at every owner.
 
-First the own terms, unless some numbers rest on some rows only: then marks go first that say behind
-which numbers some owner has enough persons, and the terms of the others stay out, absent.
+First the own terms, unless some numbers rest on some rows only: then the persons behind these go
+first, with noise, and say what of the terms is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from solera.core.absent import with_gaps
+from solera.core.absent import anything_absent, with_gaps
 from solera.core.aggregation import Aggregation
-from solera.core.replies import map_leaves
 from solera.trust.board.hashing import digest
 
-TERMS, ENOUGH = "terms", "enough"
+TERMS, SUPPORTS, ABSENT, NOISED = "terms", "supports", "absent", "noised"
 
 Own = Callable[[], tuple[Any, bytes]]
 """Works out what is added up, and the client's state after it."""
-Sums = Generator[tuple[bytes, Own], Any, Any]
-"""Yields a question and what the owner adds, is sent the total, and returns the partial."""
+Sums = Generator[tuple[bytes, Own], Any, "Total"]
+"""Yields a question and what the owner adds, is sent the total, and returns what all come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The partial over all owners with what is absent of it, and whose counts carry noise."""
+
+    partial: Any
+    noised: tuple[str, ...] = ()
 
 
 class OwnAnswer(Protocol):
     """An owner's answer to one ask; its task runs when a method is called, and only once."""
 
     def first(self) -> tuple[Any, bytes]:
-        """``{"terms": …}``, or ``{"enough": …}`` where marks go first; and the client's state."""
+        """``{"terms": …}``, or ``{"supports": …}`` where these go first; and the client's state."""
 
-    def told(self, absent: dict[str, Any]) -> tuple[Any, bytes]:
-        """``{"terms": …}`` without what is absent; and the client's state."""
+    def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
+        """``{"terms": …, "absent": …, "noised": …}`` for these supports; and the client's state."""
 
     def conclude(self, terms: Any) -> None:
         """What all owners' terms add up to."""
 
 
-def sums_of(question: bytes, aggregation: Aggregation, owners: int, own: OwnAnswer) -> Sums:
-    """The partial over all owners, with what is absent of it."""
-    absent: dict[str, Any] = {}
+def sums_of(question: bytes, aggregation: Aggregation, own: OwnAnswer) -> Sums:
+    """What all owners come to: each says the same of what is absent, so that marks add up."""
     total = yield question, own.first
-    if ENOUGH in total:
-        marks = map_leaves(lambda total: np.asarray(total) == 0, total[ENOUGH])
-        absent = {entry: mark for entry, mark in marks.items() if _any(mark)}
-        total = yield digest("told", question), lambda: own.told(absent)
+    if SUPPORTS in total:
+        supports = total[SUPPORTS]
+        total = yield digest("told", question), lambda: own.told(supports)
     own.conclude(total[TERMS])
     partial = aggregation.from_terms(total[TERMS])
-    if not absent:
-        return partial
-    return with_gaps(partial, map_leaves(lambda mark: owners * mark.astype(np.int64), absent))
-
-
-def _any(marks: Any) -> bool:
-    return any(map(_any, marks)) if isinstance(marks, list) else bool(np.any(marks))
+    marks = total.get(ABSENT, {})
+    absent = {entry: clients for entry, clients in marks.items() if anything_absent({"": clients})}
+    if absent:
+        partial = with_gaps(partial, absent)
+    return Total(partial, tuple(entry for entry, noised in total.get(NOISED, {}).items() if noised))

@@ -22,6 +22,7 @@ from solera.core.payload import encode
 from solera.engines.asks import ask_to_payload
 from solera.serve.agent.channel import Channel
 from solera.serve.agent.closed.work import carry_out
+from solera.trust.board.sums import Total
 
 log = logging.getLogger("solera.learner")
 
@@ -34,11 +35,12 @@ class AgentExchange:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Any:
-        """The partial over all owners."""
+    def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Total:
+        """What all owners come to."""
         asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
         self._channel.send({"total": question, **asked})
-        return self.receive()["total"]
+        total = self.receive()["total"]
+        return Total(total["partial"], tuple(total["noised"]))
 
     def keeps(self, fit: Fit) -> bool:
         """The client's state comes and goes with every sum."""

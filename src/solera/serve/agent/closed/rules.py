@@ -11,6 +11,7 @@ from pathlib import Path
 from solera.core.component import build
 from solera.core.errors import GateRefusal, SoleraError
 from solera.learn.closed import check_can_close, check_policy, check_price
+from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.closed.price import price_of_text
@@ -64,7 +65,7 @@ class OwnerRules:
         budget = self._policy().rules.budget
         if price is None or budget is None:
             return NewVerdict("approved", person)
-        what = f"closed job, if {price.honest_peers} other owners are honest"
+        what = f"closed job, {at_the_sum(price.honest_peers)}"
         try:
             with closing(Ledger(ledger_of(self._folder, self._policy()))) as ledger:
                 ledger.begin(name_of(text))

@@ -27,7 +27,7 @@ from solera.serve.agent.worker import Worker
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.identity import Identity
 from solera.trust.board.run import OwnerRun, RunEnded, RunStopped
-from solera.trust.board.sums import sums_of
+from solera.trust.board.sums import Total, sums_of
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.epoch import Epoch
 
@@ -183,10 +183,9 @@ class ClosedRun(threading.Thread):
         if objection := self.owner.objection(self.job):
             run.stop(objection)
         aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
-        sums = sums_of(said["total"], aggregation, len(self._names), answer)
-        partial = run.drive(sums, terms.restore)
-        self._told += numbers_in(partial)
-        return partial
+        total: Total = run.drive(sums_of(said["total"], aggregation, answer), terms.restore)
+        self._told += numbers_in(total.partial)
+        return {"partial": total.partial, "noised": list(total.noised)}
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""

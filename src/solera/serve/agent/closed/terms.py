@@ -63,9 +63,9 @@ class OwnAnswer:
         """See :class:`~solera.trust.board.sums.OwnAnswer`."""
         return self._order("first")
 
-    def told(self, absent: dict[str, Any]) -> tuple[Any, bytes]:
+    def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
         """See :class:`~solera.trust.board.sums.OwnAnswer`."""
-        return self._order("told", absent=absent)
+        return self._order("told", supports=supports)
 
     def conclude(self, terms: Any) -> None:
         """See :class:`~solera.trust.board.sums.OwnAnswer`."""

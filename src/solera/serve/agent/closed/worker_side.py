@@ -70,7 +70,7 @@ class ClosedTasks:
             aggregation = build(order["aggregation"])
             self._answer = question, worker.answer(question, ask, aggregation)
         answer = self._answer[1]
-        return answer.first() if order["method"] == "first" else answer.told(order["absent"])
+        return answer.first() if order["method"] == "first" else answer.told(order["supports"])
 
     def _worker_for(self, order: Mapping[str, Any]) -> OwnerWorker:
         """The job's rows; those of another job are let go."""
