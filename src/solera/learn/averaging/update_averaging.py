@@ -17,7 +17,6 @@ from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.learn.averaging.base import Averaging, Entries
 from solera.learn.averaging.private_rounds import UpdateNoise, next_clip, selector_of
-from solera.learn.averaging.private_updates import steps_of
 from solera.learn.closed import is_closed, persons_in
 from solera.privacy.dp.mechanism import DP
 
@@ -106,9 +105,7 @@ class UpdateAveraging(Averaging, abstract=True):
     @property
     def _noised_steps(self) -> int:
         """Steps of a round, each of which is noised, where gradients of rows are."""
-        if self.dp is None or self.dp.rate is None:
-            return 1
-        return steps_of({"steps": self.local_steps, "epochs": self.epochs}, self.dp.rate)
+        return 1
 
     def with_noise(self, federation: Federation) -> Federation:
         if self.dp is None:

@@ -61,7 +61,7 @@ class Noise:
 
     def new_accounts(self) -> dict[str, Any]:
         """What is known before the first ask."""
-        accounts = {
+        accounts: dict[str, Any] = {
             "noise": self.dp.noise_multiplier or 1.0,
             "delta": self.dp.delta or 0.0,
             "clip": self.dp.clip,
