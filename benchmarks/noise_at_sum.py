@@ -1,4 +1,4 @@
-"""What noise at the sum costs at hospital sizes: ε = 8, δ = 1e-5, two honest peers, Cleveland 4 × 57.
+"""What noise at the sum costs: ε = 8, δ = 1e-5, two honest peers, Cleveland 4 × 57.
 
 Every owner adds its share inside the sums of a closed job (``dp=``). The AUROC on the rows set
 aside, over ten seeds, beside the same learner without noise (closed, ``exact_training``; trees

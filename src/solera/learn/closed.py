@@ -7,9 +7,11 @@ to use instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from solera.core.accounting import Event
 from solera.core.aggregation import Sum
@@ -21,7 +23,7 @@ from solera.core.payload import encode
 from solera.core.schema import Schema
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.stopping import EarlyStopping, StopAt
-from solera.learn.closed_losses import ValidationLoss
+from solera.learn.closed_losses import ValidationLoss, mean_loss
 from solera.learn.progress import RoundBar
 from solera.privacy.dp.sums import at_the_sum
 from solera.trust.board.engine import NotClosed
@@ -75,6 +77,12 @@ def check_closed_fit(
     check_can_close(learner)
     for callback in callbacks:
         _check_callback(callback)
+        if is_noised(learner) and getattr(callback, "metric", None) is not None:
+            raise NotClosed(
+                f"{type(learner).__name__}(dp=…) with {type(callback).__name__}: no ε counts the "
+                "losses by which rounds would end",
+                hint="the rounds= wanted",
+            )
     for name, value in options.items():
         if value:
             raise NotClosed(
@@ -172,6 +180,11 @@ def check_price(price: Price | None, policy: Policy, owners: int) -> None:
     check_budget((), price.events, *policy.budget)
 
 
+def is_noised(learner: Any) -> bool:
+    """Whether any of it hides rows behind noise."""
+    return any(part.privacy is not None for part in _parts(learner))
+
+
 def needs_switch(learner: Any) -> bool:
     """Whether exact sums of a learner's many rounds need ``exact_training`` of the owners."""
     parts = [part for part in _parts(learner) if part.privacy is None]
@@ -195,8 +208,8 @@ def _check_kind(policy: Policy, kind: str) -> None:
 def check_persons(learner: Any, schema: Schema, persons: Persons) -> None:
     """Refuse what the owners' persons are too few for, or their rows too many.
 
-    A model that is solved exactly has at most a sixth as many parameters, and noise that hides one
-    row hides no person who has several.
+    A model that is solved exactly has at most a sixth as many parameters; every class has some; and
+    noise that hides one row hides no person who has several.
     """
     noised = [part.privacy for part in _parts(learner) if part.privacy is not None]
     several = persons["rows"]["train"] > persons["train"]
@@ -205,17 +218,27 @@ def check_persons(learner: Any, schema: Schema, persons: Persons) -> None:
             f"{type(learner).__name__}(dp=…): noise hides one row, and some person has several",
             hint="one row for each person; or so.DP(level='client', …), which hides all of one",
         )
+    if persons["small classes"] and learner.predicts:
+        few = np.unravel_index(np.argmin(persons["classes"]), np.shape(persons["classes"]))
+        names = schema.label_names if schema.target == "labels" else schema.classes
+        raise GateRefusal(
+            f"{type(learner).__name__}: too few persons of all owners are of class "
+            f"{str(names[few[0]])!r}, so that sums would tell of single ones",
+            hint="merge it with another class in the dictionary, or a population without it",
+        )
     parameters = 0 if learner.privacy is not None else learner.parameters_of_output(schema)
     if parameters:
         check_sixth(parameters, persons["train"], type(learner).__name__)
 
 
-def count_all_persons(federation: Federation) -> Persons:
-    """The first sum of a closed job: the persons of all owners in each part."""
-    persons: Persons = federation.ask(count_persons).fold(Sum())
+def count_all_persons(federation: Federation, *, classes: bool = True) -> Persons:
+    """The first sum of a closed job: the persons of all owners in each part, and of each class."""
+    replies = federation.ask(count_persons, {"classes": classes})
+    persons: Persons = replies.fold(Sum())
+    small = "classes" in replies.noised or "classes" in replies.absent
     engine: Any = federation.engine
-    engine.persons = persons
-    return persons
+    engine.persons = {**persons, "small classes": small}
+    return persons_in(federation)
 
 
 def persons_in(federation: Federation) -> Persons:
@@ -235,6 +258,36 @@ def closed_result(learner: Any, federation: Federation, **options: Any) -> bytes
     except SoleraError as error:
         return encode({"refused": str(error)})
     return encode({"model": describe_fitted(model), "history": model.history_})
+
+
+def closed_grid(
+    learners: Sequence[Any], federations: Callable[[Any], Federation], **options: Any
+) -> tuple[bytes, Any]:
+    """What a closed job of several learners ends with, and the best of them.
+
+    Each is fitted to its federation; the one with the smallest mean loss over the validation folds
+    is the result. Of the others it holds the loss, or why there is none.
+    """
+    points: list[dict[str, Any]] = []
+    best: tuple[int, Any] | None = None
+    for learner in learners:
+        federation = federations(learner)
+        try:
+            model = learner.fit(federation, progress=False, **options)
+            if model.is_personal:
+                federation = model.at_clients(federation)
+            loss = mean_loss(model, federation, "validation")
+        except SoleraError as error:
+            points.append({"refused": str(error)})
+            continue
+        if best is None or loss < points[best[0]]["loss"]:
+            best = len(points), model
+        points.append({"loss": loss})
+    if best is None:
+        return encode({"refused": f"no learner of the grid: {points[0]['refused']}"}), None
+    place, model = best
+    learned = {"model": describe_fitted(model), "history": model.history_}
+    return encode({**learned, "best": place, "points": points}), model
 
 
 def _parts(learner: Any) -> Iterator[Any]:

@@ -43,6 +43,7 @@ from solera.learn.closed import (
     count_all_persons,
     elsewhere,
     is_closed,
+    is_noised,
 )
 from solera.learn.closed_losses import with_validation
 from solera.learn.forgetting import Forgetful
@@ -163,7 +164,8 @@ class Learner(Forgetful, abstract=True):
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if closed and outer is OUTSIDE:
-                check_persons(self, self.schema_, count_all_persons(federation))
+                persons = count_all_persons(federation, classes=not is_noised(self))
+                check_persons(self, self.schema_, persons)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint

@@ -52,9 +52,8 @@ def notes(text: JobText, owners: int) -> list[str]:
     if text.kind != "training":
         return said
     try:
-        learner = build(text.learner)
-        price = price_of(learner, owners)
-        exact = needs_switch(learner)
+        learners = [build(learner) for learner in text.learners]
+        price, exact = price_of(learners, owners), any(map(needs_switch, learners))
     except SoleraError:
         price, exact = None, True
     said += [] if price is None else [f"{NOISED}: {price}."]
