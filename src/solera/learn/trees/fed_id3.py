@@ -127,7 +127,7 @@ class FedID3(SingleTree):
     def train(self, federation: Federation) -> None:
         self.check_target()
         order = self._order()
-        if is_closed(federation):
+        if is_closed(federation) and self.privacy is None:
             order["atoms"] = [self._first_codes(federation, f) for f in self.schema_.features]
         level = 0
 
