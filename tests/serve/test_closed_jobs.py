@@ -142,6 +142,20 @@ def test_a_text_with_columns_that_a_policy_hides_is_refused(network):
     assert refusal(rules, one, network.epoch) is None
 
 
+def test_a_grid_is_refused_where_one_of_its_points_would_be(network):
+    rules = OwnerPolicy.parse('policy = "sums"\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n')
+    about = {"researcher": "ana", "researcher_key": b"k" * 32}
+    about |= {"training": (0, 1), "validation": (2,)}
+
+    def said(*points):
+        return refusal(rules, JobText("training", list(points), **about), network.epoch)
+
+    assert said(so.FedGLM("binomial"), so.FedHEONN()) is None
+    assert "exact_training = true" in said(so.FedGLM("binomial"), so.FedLinear())
+    noised = so.FedLinear(dp=so.DP(epsilon=4.0, delta=1e-5, clip=1.0))
+    assert "no ε counts the losses" in said(so.FedGLM("binomial"), noised)
+
+
 def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):
     fed, deadline = network.closed(), time.monotonic() + 60
     while policies_so_far(fed.engine.connection, network.federation)[1]:
