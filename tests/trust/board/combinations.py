@@ -14,7 +14,7 @@ import numpy as np
 from solera.simulate.owners import SimulatedOwners
 from solera.trust.board import judge as judging
 from solera.trust.board.supports import Support, support_of
-from solera.trust.contributions import Counts, Joint, Sums
+from solera.trust.contributions import Joint, Sums
 from solera.trust.merging import Neighbours
 
 PRIME = 2_147_483_629
