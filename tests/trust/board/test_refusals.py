@@ -63,9 +63,12 @@ NOT_CLOSED = [
     ),
     (lambda: so.learn.FedBagging(), "boosters of clients are read one by one"),
     (
-        lambda: so.FedGLM("binomial", dp=so.DP(epsilon=8.0, delta=1e-5, level="record", clip=1.0)),
-        "noise inside a sum",
+        lambda: so.FedAvg(
+            MLP, weight=None, epochs=2, dp=NOISE.clone().set_params(rate=0.5, clip=1.0)
+        ),
+        "takes one step; local_steps=1",
     ),
+    (lambda: so.FedID3(epsilon=8.0), "max_depth= says how often"),
     (lambda: so.FedHEONN(lam=[0.1, 1.0]), "give one lam="),
     (lambda: so.FedHEONN(representation="svd"), "representation='gram'"),
     (lambda: so.FedHEONN(lam=1e-10), "representation='gram'"),
@@ -267,7 +270,7 @@ class Asks(Learner):
         (Asks("board_test.step"), "a model that takes many rounds", "exact_training = true"),
         (
             Asks("board_test.noise", {"privacy": {"mechanism": "gaussian", "noise": 1.0}}),
-            "noise inside a sum waits",
+            "asks with noise that nobody has priced",
             "dp=",
         ),
     ],
