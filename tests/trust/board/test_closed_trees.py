@@ -16,6 +16,7 @@ from board_owners import EXACT
 import solera as so
 from solera.core.absent import split_gaps
 from solera.core.errors import GateRefusal
+from solera.learn.conditions import Condition
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.simulate.owners import SimulatedOwners
 from solera.trust.board.engine import NotClosed
@@ -221,6 +222,21 @@ def test_bins_are_unions_of_atoms_with_enough_persons(seed: int) -> None:
         right = [set(groups[int(cut) + 1 :].tolist()) for cut in wards]
         assert not any(one & other for one, other in zip(left, right, strict=True))
         assert not len(fed_bins.edges_[3])
+
+
+def test_cuts_between_atoms_are_said_as_they_are() -> None:
+    federation = drawn(0)
+    bins = so.FedBins(3).fit(federation)
+    names = bins.transform_schema(federation.schema).features[0].categories
+    edges = [float(edge) for edge in np.nextafter(bins.edges_[0], np.inf)]
+    assert [name.rpartition(", ")[2] for name in names[:-1]] == [f"{edge:g})" for edge in edges]
+    assert [name.partition(", ")[0] for name in names[1:]] == [f"[{edge:g}" for edge in edges]
+    model = so.FedHistGBDT(rounds=1, max_depth=1).fit(federation)
+    tree = model.trees_[0][0]
+    edge = float(np.nextafter(tree.threshold[0], np.inf))
+    feature = federation.schema.features[int(tree.feature[0])]
+    condition = Condition.on(feature, 0, -np.inf, tree.threshold[0], missing=False)
+    assert condition.predicate == f"< {edge:.6g}"
 
 
 def test_splits_are_the_best_between_told_cells_and_leaves_are_exact(
