@@ -63,6 +63,9 @@ class Owners(Protocol):
     def describe(self) -> Any:
         """Let the owners describe their rows."""
 
+    def statistics(self, job: Any) -> Any:
+        """What the owners' ``job.look(federation)`` comes to, as plain data."""
+
 
 def elsewhere(federation: Federation) -> Owners | None:
     """The owners of a federation over a network; None where their sums come to this process."""
