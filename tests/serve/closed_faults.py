@@ -20,8 +20,13 @@ from solera.core.payload import decode, encode
 from solera.serve.driver.driven import connect
 order = decode(open(sys.argv[1], "rb").read())
 fed = connect(order["url"], federation=order["federation"], token=order["token"], ca=order["ca"],
-              seed=order["seed"], owner="ana", researcher_key=order["key"], test=order["test"])
-model = build(order["learner"]).fit(fed)
+              seed=order["seed"], owner="ana", researcher_key=order["key"], test=order["test"],
+              validation=order["validation"])
+learner = build(order["learner"])
+if isinstance(learner, list):
+    model, _ = fed.engine.owners.fit_grid(learner)
+else:
+    model = learner.fit(fed)
 with open(sys.argv[2] + ".part", "wb") as file:
     file.write(encode(describe_fitted(model)))
 import os
@@ -31,9 +36,16 @@ VICTIMS = ("coordinator", "agent", "learner", "worker", "driver")
 
 
 class Driven:
-    """A fit by a program of its own, that can be killed and run again."""
+    """A fit, or a grid, by a program of its own, that can be killed and run again."""
 
-    def __init__(self, network: ClosedNetwork, learner: dict, seed: int, test: float) -> None:
+    def __init__(
+        self,
+        network: ClosedNetwork,
+        learner: dict | list[dict],
+        seed: int,
+        test: float,
+        validation: float = 0.0,
+    ) -> None:
         from solera.core.payload import encode
 
         order = {
@@ -45,6 +57,7 @@ class Driven:
             "key": str(network.folder / "researcher.key"),
             "learner": learner,
             "test": test,
+            "validation": validation,
         }
         self.order = network.folder / f"order-{seed}-{time.monotonic_ns()}"
         self.order.write_bytes(encode(order))

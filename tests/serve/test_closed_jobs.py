@@ -360,6 +360,23 @@ def test_interrupted_a_fit_is_detached_and_says_so(network, capsys, monkeypatch)
 
 
 @pytest.mark.slow
+def test_a_grid_has_the_same_bytes_whoever_is_killed(own_network):
+    """What clients keep of one point is no other's, whatever is done again."""
+    network = own_network
+    points = [so.FedPer(so.nn.mlp(4, 5, 2), rounds=6, batch_size=20, lr=r) for r in (0.01, 0.1)]
+    points.append(so.learn.Scaffold(so.nn.mlp(4, 5, 2), rounds=6))
+    parts = {"test": 0.2, "validation": 0.2}
+    driven = Driven(network, [describe(point) for point in points], 0, **parts)
+    struck = storm(network, driven, 12, random.Random(29))
+    judged = []
+    for point in points:
+        owners = network.simulation(**parts)
+        model = point.clone().fit(owners)
+        judged.append((float(model.evaluate(owners, "validation").metrics["loss"]), learned(model)))
+    assert driven.wait(600) == min(judged)[1], struck
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_five_hundred_kills(tmp_path, request, database):
     """250 for each database, over four learners: the same bytes every time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,8 @@ def _part_of_closed(folder: Path, result: str | None) -> Any:
 
     if result is None:
         return {}
-    store = ClosedStore(folder / CLOSED)
-    try:
+    with closing(ClosedStore(folder / CLOSED)) as store:
         kept = store.result(result)
-    finally:
-        store.close()
     return {} if kept is None else decode(kept[1])
 
 
