@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from importlib import import_module
 from pathlib import Path
 
@@ -21,8 +22,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
 from solera.core.component import build  # noqa: E402
-from solera.core.payload import encode  # noqa: E402
-from solera.serve.agent.closed.store import ClosedStore  # noqa: E402
+from solera.core.payload import decode, encode  # noqa: E402
 from solera.serve.agent.memory import own_model  # noqa: E402
 from solera.serve.closed_words import name_of, text_words  # noqa: E402
 from solera.serve.job_spec import read_job  # noqa: E402
@@ -291,9 +291,17 @@ def test_a_grid_is_one_text_whose_best_point_is_the_result(network):
     assert learned(so.load(out)) == best[1]
     assert "has not converged in 1 rounds" in done.output
     jid = re.search(r"hash ([0-9a-f]{64})", done.output)[1]
-    store = ClosedStore(network.folder / "north" / "closed.sqlite")
-    text = parse(store.job(jid).text)
-    store.close()
+    with sqlite3.connect(network.folder / "north" / "closed.sqlite") as db:
+        query = "SELECT text, content FROM jobs JOIN results USING (jid) WHERE jid = ?"
+        text, content = db.execute(query, (jid,)).fetchone()
+    signed = decode(decode(content)["result"])["points"]
+    assert [point.get("loss") for point in signed] == [
+        losses[0][0],
+        losses[1][0],
+        None,
+        losses[2][0],
+    ]
+    text = parse(text)
     assert len(text.learners) == 4
     words = text_words(text)
     assert "learner 2 of 4: FedPer(" in words
