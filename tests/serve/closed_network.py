@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from solera.data.dictionary_tables import read_table
 from solera.data.epoch_rows import snapshot_of
 from solera.serve.agent import home
 from solera.serve.agent.epoch_boards import CoordinatorBoard
-from solera.serve.agent.epoch_signing import Signing
+from solera.serve.agent.epoch_files import fetch_agreed
+from solera.serve.agent.epoch_signing import Signing, settle_epoch
 from solera.serve.identity import Identity
 from solera.trust.epoch import Draft, Epoch
 from solera.trust.epoch.runtime import pinned_environment
@@ -83,9 +86,12 @@ class ClosedNetwork(Network):
         signed: int = 4,
         clock: bool = False,
         simd: Mapping[str, str] | None = None,
+        agents_find_atoms: bool = False,
         **options: Any,
     ) -> None:
-        """``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
+        """``agents_find_atoms``: in earnest; else they sign what a simulation finds.
+
+        ``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
 
         ``simd``: by owner, what NumPy may not use in its worker.
         """
@@ -102,6 +108,8 @@ class ClosedNetwork(Network):
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
             (self.folder / f"{name}.toml").write_text(POLICY)
         self.epoch = self.sign(signed)
+        if signed == len(NAMES) and not agents_find_atoms:
+            self.epoch = self.settle()
         for name in NAMES:
             self.work(name)
 
@@ -124,6 +132,31 @@ class ClosedNetwork(Network):
         for signing in signings[:owners]:
             signing.sign(signed.epoch)
         return signed.epoch
+
+    def board(self, name: str) -> CoordinatorBoard:
+        """The draft of the epoch, as an owner sees it at the coordinator."""
+        folder = self.folder / name
+        connection = home.connect_to(home.read_place(folder), Identity.load(folder), 10.0)
+        draft = Draft(self.dictionary, NAMES, self.federation)
+        return CoordinatorBoard(connection, self.federation, draft)
+
+    def settle(self) -> Epoch:
+        """All owners sign the atoms that a simulation finds: what their agents would come to."""
+        atoms = self.simulation().atoms
+        for name in NAMES:
+            folder, board = self.folder / name, self.board(name)
+            fetch_agreed(folder, board.connection, self.federation)
+            settle_epoch(folder, Identity.load(folder), board, atoms)
+        return replace(self.epoch, atoms=atoms)
+
+    def settled(self) -> Epoch:
+        """The epoch whose atoms the owners' agents have found and signed, waited for."""
+        board, patience = self.board(NAMES[0]), time.monotonic() + 120
+        while (signed := board.look().signed()) is None or signed.unsettled:
+            assert time.monotonic() < patience, board.look().search
+            time.sleep(0.05)
+        self.epoch = signed.epoch
+        return self.epoch
 
     def work(self, name: str) -> None:
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]

@@ -15,6 +15,8 @@ def name_of(text: JobText) -> str:
     if text.kind == "training":
         again = f", repeat {text.repeat}" if text.repeat else ""
         return f"{' → '.join(_kinds(text.learner)) or 'a learner'}{again}"
+    if text.kind == "atoms":
+        return "find the atoms of the epoch"
     return f"score {text.model[:12]}" if text.model else "describe"
 
 

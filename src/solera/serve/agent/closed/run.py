@@ -41,7 +41,8 @@ _DAY = 24 * 3600.0
 class Owner:
     """What a run needs of the agent.
 
-    ``objection(job)`` says why the job may not go on here now, if so.
+    ``objection(job)`` says why the job may not go on here now, if so; ``finished(connection)`` is
+    told when it is over.
     """
 
     identity: Identity
@@ -52,6 +53,7 @@ class Owner:
     store: ClosedStore
     connect: Callable[[], Connection]
     objection: Callable[[OwnJob], str | None]
+    finished: Callable[[Connection], None]
     stop: threading.Event
 
     @property
@@ -80,6 +82,7 @@ class ClosedRun(threading.Thread):
             try:
                 with closing(self.owner.connect()) as connection:
                     self._go_on(self._board(connection))
+                    self.owner.finished(connection)
                 return
             except (Interrupted, LearnerDied, SoleraError, OSError) as error:
                 log.warning("closed job %s: %s", self.job.jid[:8], error)

@@ -1,7 +1,8 @@
 """What an owner's learner computes for a closed job, and what it leaves.
 
 The result is a payload, the same bytes at every owner: ``{"model": …, "history": …}``,
-``{"evaluation": …}``, ``{"description": …}``; or ``{"refused": …}`` where totals allow none.
+``{"evaluation": …}``, ``{"description": …}``, ``{"atoms": …}``; or ``{"refused": …}`` where totals
+allow none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.learn.closed import closed_result
 from solera.learn.closed_description import describe_closed
+from solera.trust.board.atoms import NAME as ATOMS
+from solera.trust.board.atoms import find_atoms
 from solera.trust.board.engine import BoardEngine, Exchange
 from solera.trust.board.text import JobText, parse, seed_of
 from solera.trust.epoch.epoch import Epoch
@@ -24,6 +27,9 @@ _DESCRIBE = "Describe"
 def carry_out(order: dict[str, Any], exchange: Exchange) -> bytes:
     """The result of an ``order``: a text, the epoch, and the earlier result that the text names."""
     text, epoch = parse(order["text"]), Epoch.decode(order["epoch"])
+    if text.kind == "atoms":
+        federation = federation_of(text, epoch, exchange, ATOMS)
+        return encode({"atoms": find_atoms(federation, epoch.dictionary, epoch.min_count)})
     model = None if order["model"] is None else build_fitted(decode(order["model"])["model"])
     if text.kind == "training":
         learner = build(text.learner)
@@ -51,6 +57,7 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
         len(names),
         gaps=dictionary.gaps(text.columns),
         names=names,
+        atoms=lambda: epoch.atoms,
     )
     return Federation(engine, seed=seed_of(epoch.agreed.hash, name, text.repeat), names=names)
 
