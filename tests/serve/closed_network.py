@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,11 @@ class ClosedNetwork(Network):
         clock: bool = False,
         simd: Mapping[str, str] | None = None,
         agents_find_atoms: bool = False,
+        working: Sequence[str] = NAMES,
         **options: Any,
     ) -> None:
-        """``agents_find_atoms``: in earnest; else they sign what a simulation finds.
+        """``agents_find_atoms``: in earnest; else they sign what a simulation finds. ``working``
+        are the owners whose agents start at once.
 
         ``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
 
@@ -110,7 +112,7 @@ class ClosedNetwork(Network):
         self.epoch = self.sign(signed)
         if signed == len(NAMES) and not agents_find_atoms:
             self.epoch = self.settle()
-        for name in NAMES:
+        for name in working:
             self.work(name)
 
     def sign(self, owners: int = 4) -> Epoch:
