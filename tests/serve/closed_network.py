@@ -88,6 +88,7 @@ class ClosedNetwork(Network):
         simd: Mapping[str, str] | None = None,
         agents_find_atoms: bool = False,
         working: Sequence[str] = NAMES,
+        policy: str = POLICY,
         **options: Any,
     ) -> None:
         """``agents_find_atoms``: in earnest; else they sign what a simulation finds. ``working``
@@ -108,7 +109,7 @@ class ClosedNetwork(Network):
         for name, part in zip(NAMES, self.parts, strict=True):
             self.enrol(name)
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
-            (self.folder / f"{name}.toml").write_text(POLICY)
+            (self.folder / f"{name}.toml").write_text(policy)
         self.epoch = self.sign(signed)
         if signed == len(NAMES) and not agents_find_atoms:
             self.epoch = self.settle()
@@ -177,12 +178,12 @@ class ClosedNetwork(Network):
 
     def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
         """What the federation's closed jobs must come to, byte for byte."""
+        options = {"policy": {"policy": "sums", "exact_training": True}, **options}
         owner = np.repeat(NAMES, [len(part) for part in self.parts])
         return so.simulate(
             self.frame.assign(owner=owner),
             group="owner",
             dictionary=self.epoch,
-            policy={"policy": "sums", "exact_training": True},
             secrets=self.secrets,
             seed=seed,
             **options,

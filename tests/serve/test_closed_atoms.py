@@ -13,7 +13,6 @@ import pytest
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-import closed_network  # noqa: E402
 from closed_network import NAMES, ClosedNetwork  # noqa: E402
 from network import kill  # noqa: E402
 
@@ -42,10 +41,10 @@ def frame(rows=200):
 
 
 @pytest.fixture
-def network(tmp_path, monkeypatch):
+def network(tmp_path):
     """Owners who have signed; their people approve every text by hand. No agent runs yet."""
-    monkeypatch.setattr(closed_network, "POLICY", ASKS + f'ana = "{"0" * 64}"\n')
-    here = ClosedNetwork(tmp_path, frame(), agents_find_atoms=True, working=())
+    policy = ASKS + f'ana = "{"0" * 64}"\n'
+    here = ClosedNetwork(tmp_path, frame(), policy=policy, agents_find_atoms=True, working=())
     yield here
     here.close()
 

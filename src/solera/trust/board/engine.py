@@ -62,6 +62,8 @@ class BoardEngine:
         self.gaps = gaps
         self._atoms = atoms
         self.client_names = names
+        self.persons: Mapping[Part, int] = {}
+        """What the first sum of a job has told."""
         self._schema = schema
         self._owners = owners
 
