@@ -137,5 +137,5 @@ def test_a_driver_is_told_that_the_atoms_are_waited_for(network):
         network.work(name)
     with closing(network.driver()) as connection:
         until(lambda: "sums" in policies_so_far(connection, network.federation)[0])
-    with pytest.raises(so.errors.UsageError, match="atoms of federation .* yet to be found"):
+    with pytest.raises(so.errors.UsageError, match=r"atoms of federation .* yet to be found"):
         so.FedGLM("binomial").fit(network.closed())

@@ -98,9 +98,7 @@ def _atoms_state(agreement: Agreement, signed: SignedEpoch) -> str:
     return "; the atoms are found by agents, at a coordinator"
 
 
-def _columns(
-    dictionary: Dictionary, atoms: Atoms | None
-) -> list[tuple[str, str, str, str, str]]:
+def _columns(dictionary: Dictionary, atoms: Atoms | None) -> list[tuple[str, str, str, str, str]]:
     """A line for a column, or for several in a row that are alike but for their names."""
     uses = dict.fromkeys(dictionary.target, "target")
     if dictionary.time:

@@ -1,8 +1,8 @@
 """Every message about epochs between owners, drivers and the coordinator, each defined once.
 
 Anybody of a federation proposes a draft. Every owner that it names enters its part, and once all
-have, signs. Then their agents find the atoms and sign these, too. The coordinator keeps all of it and is trusted with nothing: owners check what they
-read, and compare the words of the epoch by voice.
+have, signs. Then their agents find the atoms and sign these, too. The coordinator keeps all of it
+and is trusted with nothing: owners check what they read, and compare the words by voice.
 """
 
 from __future__ import annotations

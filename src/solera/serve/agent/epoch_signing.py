@@ -82,7 +82,7 @@ class Signing:
         return signed
 
     def remind(self, signed: SignedEpoch) -> Agreement:
-        """Give the own signature once more: where the agents failed at the atoms, they look again."""
+        """Sign once more: agents that have failed at the atoms look for them again."""
         return self.board.sign(_own_signature(signed, self.identity), self.name)
 
     def _log(self, event: str, **facts: object) -> None:

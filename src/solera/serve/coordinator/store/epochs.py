@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection, delete, select, update
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.closed import GOING_ON
 from solera.serve.coordinator.store.base import (
     Base,
     Conflict,
@@ -19,7 +20,6 @@ from solera.serve.coordinator.store.base import (
     first_row,
     note,
 )
-from solera.serve.closed import GOING_ON
 from solera.serve.coordinator.store.closed_tables import TextRow, texts
 from solera.serve.coordinator.store.epoch_tables import (
     DraftRow,
@@ -210,7 +210,9 @@ def _search(connection: Connection, row: DraftRow, state: DraftState) -> str:
         return ""
     if signed is None:
         return ""
-    chosen = select(texts).filter_by(federation=row.federation, epoch=signed.epoch.agreed.hash.hex())
+    chosen = select(texts).filter_by(
+        federation=row.federation, epoch=signed.epoch.agreed.hash.hex()
+    )
     text = first_row(connection, TextRow, chosen.order_by(texts.c.created.desc()).limit(1))
     return "" if text is None else text.reason or text.state
 

@@ -85,7 +85,7 @@ def _unsigned(connection: Connection, federation: str) -> UsageError:
         return UsageError(
             f"the atoms of federation {federation!r}'s epoch are yet to be found by its owners' "
             f"agents: {seen.search or 'none has begun'}",
-            hint="all agents run: wait; where they have failed, at one owner: solera dictionary sign",
+            hint="wait; where they have failed, at one owner: solera dictionary sign",
         )
     return UsageError(
         f"federation {federation!r} has no signed epoch: still missing {', '.join(missing)}",
