@@ -82,17 +82,7 @@ def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, A
 def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
     if text.learner is None:
         federation = federation_of(text, epoch, exchange, _DESCRIBE)
-        return encode({"description": _described(federation)})
+        return encode({"description": describe_closed(federation).to_payload()})
     job = build(text.learner)
     federation = federation_of(text, epoch, exchange, type(job).__name__)
     return encode({"statistics": asdict(job.look(federation))})
-
-
-def _described(federation: Federation) -> dict[str, Any]:
-    found = describe_closed(federation)
-    return {
-        "rows": found.rows,
-        "gaps": list(found.gaps),
-        "mean": found.mean,
-        "deviation": found.deviation,
-    }
