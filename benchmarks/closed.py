@@ -195,7 +195,6 @@ def seconds_of(fit: Callable[[], Any]) -> float:
 
 def trees() -> None:
     frame, learner = adult(), so.FedHistGBDT(rounds=TREES, max_depth=3)
-    closed_network.NAMES = tuple(f"owner{k}" for k in range(4))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         owners = Wire(Path(folder), frame)
         try:
