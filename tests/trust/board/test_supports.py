@@ -223,3 +223,17 @@ def test_rows_and_persons_are_counted_before_anything_else() -> None:
     closed = so.simulate(X, y, clients=4, policy=EXACT).closed_job("Tables")
     persons = count_all_persons(closed)
     assert persons["train"] == persons["rows"]["train"] == 300
+
+
+def test_cells_without_anybody_do_not_pass_together() -> None:
+    passed = 0
+    for seed in range(200):
+        total = np.zeros(100)
+        for owner in range(4):
+            keys = np.arange(0)
+            empty = Counts(Indexed(keys, (100,)), None, "train")
+            total += shares(bytes([seed, owner]) * 16, keyed_sums(empty, Behind(0), keys), 4)
+        assert len(set(total.tolist())) == 100, "nor are they known by equal noise"
+        cells = Neighbours(Indexed(np.arange(0), (100,)))
+        passed += int(cells.told(total, LEAST).any())
+    assert passed == 0

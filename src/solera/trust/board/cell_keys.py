@@ -4,7 +4,8 @@ Every row has a key of 52 bits, the same for all rows of a person, that only its
 An owner's share of the noise on a cell is a normal number of variance 1/n for n owners, drawn by
 AES under the owner's secret from the sum of the keys in the cell: the same persons always give the
 same noise, and others another, however they were asked for (Thompson, Broadfoot & Elazar 2013, the
-cell keys of census bureaus).
+cell keys of census bureaus). Where the owner has nobody, its share follows from the cell's number,
+or cells without anybody would all have the same noise, by which they are known.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SIGMA = 1.0
 KEY_BITS = 52
 _LIMB = KEY_BITS // 2
 _GRID = 2.0**24
+_NOBODY = (1 << 64) - 1
+"""In place of a sum of keys, which is smaller."""
 
 
 def row_keys(marks: Array) -> IntArray:
@@ -55,6 +58,8 @@ def keyed_sums(leaf: Counts | Sums, behind: Behind, keys: IntArray) -> FloatArra
 def shares(secret: bytes, sums: FloatArray, owners: int) -> FloatArray:
     """Persons with the owner's share of noise, of what :func:`keyed_sums` has added up."""
     persons, halves = sums[..., 0], np.ascontiguousarray(sums[..., 1:]).astype("<u8")
+    empty = np.flatnonzero(persons.ravel() == 0)
+    halves.reshape(-1, 2)[empty] = np.column_stack([empty.astype("<u8"), np.full(len(empty), _NOBODY, "<u8")])
     first, second = _random_words(mac(secret, "cells")[:16], halves)
     radius = np.sqrt(-2.0 * np.log(_uniform(first)))
     normal = radius * np.cos(2.0 * np.pi * _uniform(second))
