@@ -1,55 +1,408 @@
-"""Evaluation in a closed job: mean loss, and of numbers MSE and R², over a whole part of the rows.
+"""Evaluation in a closed job: every owner counts its rows, and only sums over all owners are told.
 
-All of them are sums over the rows of all owners. Counts by cell, accuracy included, wait for the
-next version, which adds noise to the persons behind a cell.
+Losses, errors and squares are exact sums. Counts by cell are exact where every cell of their table
+holds enough persons; elsewhere they carry noise, and what follows from them says between what it
+is. A part is scored once by a model, with all figures at once: later calls show the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from solera.core.aggregation import Sum
-from solera.core.clients import Part
+from solera.core.clients import Client, FloatArray, IntArray, Part
 from solera.core.component import describe_fitted
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.evaluation.counts import figures_of, metrics_of
+from solera.core.payload import encode
+from solera.core.schema import UNKNOWN, class_codes
+from solera.core.task import task
+from solera.evaluation.counts import (
+    class_metrics,
+    label_counts,
+    label_metrics,
+    metrics_of,
+    ratio,
+    summed,
+)
 from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import find_metric as about_metric
+from solera.evaluation.metrics import headline_of
+from solera.evaluation.noised import (
+    Between,
+    NoisedScores,
+    NoisedTables,
+    first_cell,
+    settled,
+    table_bounds,
+)
+from solera.learn.client_models import own_model
 from solera.learn.closed import check_jobs, count_all_persons
-from solera.learn.closed_losses import sum_losses
-from solera.learn.judging import about_pivot, judge_rows
+from solera.learn.judging import about_pivot, judge_rows, matrix
+from solera.learn.row_metrics import find_metric
+from solera.learn.scores import (
+    ScoreGrid,
+    count_scores,
+    gives_scores,
+    names_of,
+    quantile_metrics,
+    score_ask,
+    scored_rows,
+)
 from solera.trust.board.engine import NotClosed
+from solera.trust.cells import Indexed
+from solera.trust.constructors import count_by, sum_by
+from solera.trust.contributions import Supports
+from solera.trust.epoch.atoms import merged_cells
 
-_NOTE = "counts by cell, such as accuracy, wait for the next version"
+GRID = ScoreGrid().edges
+"""Between what scores are told apart at the finest: 2⁸ steps, so that they are halved 8 times."""
+SPLIT, LEAST = 20, 5
+"""Bins of scores are halved that hold so many persons, and merged until they hold these for sure."""
+_SUMS = {
+    "loss": "log_loss",
+    "brier": "brier",
+    "samples_f1": "samples_f1",
+    "samples_jaccard": "samples_jaccard",
+}
+"""Entries that are sums over rows, and the metrics they are the means of."""
+
+
+# --- at the owners ---
+
+
+@task("evaluation.tables")
+def count_tables(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows by true and predicted class or label, those that are right, and sums of losses."""
+    model, rows = _model_and_rows(client, ask)
+    part, schema = ask["part"], model.schema_
+    predicted = model.predict(rows.X) if len(rows) else rows.y
+    if schema.target == "classes":
+        k = len(schema.classes)
+        truth, guess = (class_codes(each, schema.classes) for each in (rows.y, predicted))
+        told = {
+            "confusion": count_by((truth, guess), (k, k), part=part),
+            "classes": count_by(truth, k, part=part),
+            "right": count_by((truth != guess).astype(int), 2, part=part),
+        }
+    else:
+        told = _label_tables(matrix(rows.y), matrix(predicted), part)
+    if ask["scores"]:
+        scored = scored_rows(model, rows, GRID)
+        told |= {name: sum_by(None, getattr(scored, name), part=part) for name in ("loss", "brier")}
+    return told
+
+
+def _label_tables(truth: Any, guess: Any, part: Part) -> dict[str, Any]:
+    """Of every label its two by two cells, and those that do not know it in a fifth."""
+    labels = truth.shape[1]
+    known = (truth != UNKNOWN) & (guess != UNKNOWN)
+    marks = label_counts(guess > 0, truth > 0, known)
+    cell = np.where(known, 2 * (truth > 0) + (guess > 0), 4)
+    hits = marks["true_positive"].sum(axis=1)
+    either = hits + (marks["false_positive"] | marks["false_negative"]).sum(axis=1)
+    right = np.where(marks["rows"], np.where(marks["exact"], 0, 1), 2)
+    return {
+        "confusion": count_by((np.arange(labels)[None], cell), (labels, 5), part=part),
+        "right": count_by(right, 3, part=part),
+        "samples_f1": sum_by(None, ratio(2 * hits, hits + either), part=part),
+        "samples_jaccard": sum_by(None, ratio(hits, either), part=part),
+    }
+
+
+@task("evaluation.score_cells")
+def count_score_cells(client: Client, ask: Any) -> dict[str, Any]:
+    """The persons in bins of scores, of one name after the other; by truth, at the end."""
+    model, rows = _model_and_rows(client, ask)
+    part, ends = ask["part"], ask["ends"]
+    scored = scored_rows(model, rows, GRID)
+    bins = np.stack(
+        [np.searchsorted(inner, scored.bins[:, i], side="right") for i, inner in enumerate(ends)],
+        axis=1,
+    )
+    sizes = [len(inner) + 1 for inner in ends]
+    place = np.where(scored.known, bins + np.cumsum([0, *sizes])[:-1], -1)
+    if not ask["by_truth"]:
+        return {"persons": _persons(place, sum(sizes), part)}
+    by_truth = np.where(scored.known, 2 * place + scored.truth, -1)
+    means = {
+        str(i): sum_by(np.where(scored.known[:, i], bins[:, i], -1), scored.p[:, i], n, part=part)
+        for i, n in enumerate(sizes)
+    }
+    return {"persons": _persons(by_truth, 2 * sum(sizes), part), "means": means}
+
+
+def _persons(index: IntArray, cells: int, part: Part) -> Supports:
+    return Supports(Indexed(index, (cells,), distinct=True), None, part)
+
+
+def _model_and_rows(client: Client, ask: Any) -> Any:
+    rows = client.data.part(ask["part"])
+    if rows.y is None:
+        raise DataError("rows without a target cannot be evaluated")
+    return own_model(client, ask["model"]), rows
+
+
+# --- at the learner ---
 
 
 def evaluate_closed(
     model: Any, federation: Federation, part: Part, scores: Any, metrics: Sequence[str]
 ) -> Evaluation:
     """What all owners' rows of a part say of a model; nobody learns anything of a single owner."""
-    if scores or metrics:
-        asked = "scores=" if scores else f"metrics={list(metrics)}"
+    if isinstance(scores, ScoreGrid):
         raise NotClosed(
-            f"evaluate({asked}): {_NOTE}",
-            hint="model.evaluate(federation): mean loss, of numbers MSE and R²; or 'trusted'",
+            "evaluate(scores=ScoreGrid(…)): in a closed job the bins of scores follow from persons",
+            hint="scores=True",
         )
     check_jobs(federation, "evaluation")
-    if not count_all_persons(federation)[part]:
+    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
+    once = encode(ask), federation.current_fit
+    before: dict[Any, Evaluation] = federation.engine.scored  # type: ignore[attr-defined]
+    if once not in before:
+        before[once] = _scored_once(model, federation, ask, metrics)
+    return shown(before[once], scores, metrics)
+
+
+def shown(evaluation: Evaluation, scores: bool, metrics: Sequence[str]) -> Evaluation:
+    """Of all figures of the one scoring those that were asked for."""
+    told = {
+        name: figure
+        for name, figure in evaluation.metrics.items()
+        if scores or (about := about_metric(name)) is None or not about.needs_scores
+    }
+    lacks = [name for name in metrics if name not in told]
+    notes = evaluation.notes
+    if lacks:
+        notes = (*notes, f"this part was scored once by this model, without {', '.join(lacks)}")
+    return replace(
+        evaluation, metrics=told, scores=evaluation.scores if scores else None, notes=notes
+    )
+
+
+def closed_score(model: Any, federation: Federation) -> Evaluation:
+    """The headline figure over all parts that have rows."""
+    persons = count_all_persons(federation)
+    parts = [part for part in federation.scored_parts if persons[part]]
+    each = [evaluate_closed(model, federation, part, False, ()) for part in parts]
+    counts = [evaluation.counts for evaluation in each]
+    if not counts:
+        raise DataError("no owner has rows")
+    about = {"part": "all", **_about(sum(one["rows"] for one in counts), federation)}
+    if model.schema_.target == "numbers":
+        total = summed(counts)
+        return Evaluation(_figures(metrics_of(total), about), {}, total)
+    if not all("right" in one for one in counts):
+        return each[0]
+    right, judged = (
+        np.sum([one[name] for one in counts], axis=0) for name in ("right", "judged")
+    )
+    noised = any(evaluation.notes for evaluation in each)
+    found = {headline_of(model.schema_.target): _share(right, judged, noised)}
+    return Evaluation(_figures(found, about), {}, {"rows": about["rows"]})
+
+
+def _scored_once(
+    model: Any, federation: Federation, ask: dict[str, Any], metrics: Sequence[str]
+) -> Evaluation:
+    """All figures of a part, in a few sums."""
+    own = {name: find_metric(name) for name in metrics}
+    persons = count_all_persons(federation)
+    part: Part = ask["part"]
+    if not persons[part]:
         raise DataError(
             f"all owners together have too few {part} rows",
             hint=f"set some aside, for example so.simulate({part}=0.2)",
         )
-    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    numbers = model.schema_.target == "numbers"
-    if numbers:
-        total = federation.ask(judge_rows, {**ask, **about_pivot(model)}).fold(Sum())
-        found = metrics_of(total)
+    rows = int(persons["rows"][part])
+    about = {"part": part, **_about(rows, federation)}
+    result = _Result(model, federation, ask, rows)
+    if model.schema_.target == "numbers":
+        result.judge_numbers()
     else:
-        total = federation.ask(sum_losses, ask).fold(Sum())
-        found = {"loss": float(total["loss"] / total["rows"])}
-    owners = {"clients": len(federation), "asked": len(federation), "absent": 0, "withheld": 0}
-    counts = {**total, **owners}
-    figures = figures_of(found, counts, part=part)
-    notes = () if numbers else (_NOTE,)
-    return Evaluation(figures, {}, counts, notes=notes, positive=model.schema_.positive)
+        result.judge_tables()
+        if result.gives_scores and rows == persons[part]:
+            result.judge_scores()
+    for name, task_of_metric in own.items():
+        total = federation.ask(task_of_metric, ask).fold(Sum())
+        result.found[name] = float(total["total"] / total["rows"])
+    counts = {**result.counts, **about}
+    del counts["part"]
+    return Evaluation(
+        _figures(result.found, about),
+        {},
+        counts,
+        scores=result.scores,
+        notes=tuple(result.notes),
+        positive=model.schema_.positive,
+    )
+
+
+class _Result:
+    """What the sums of one scoring come to: exact numbers, and noised ones with their bounds."""
+
+    def __init__(self, model: Any, federation: Federation, ask: dict[str, Any], rows: int) -> None:
+        self.model = model
+        self.federation = federation
+        self.ask = ask
+        self.rows = rows
+        self.gives_scores = gives_scores(model)
+        self.found: dict[str, float | Between] = {}
+        self.counts: dict[str, Any] = {"rows": rows}
+        self.notes: list[str] = []
+        self.scores: NoisedScores | None = None
+
+    def judge_numbers(self) -> None:
+        """Errors, squares and quantile losses."""
+        pivot = about_pivot(self.model)
+        self.counts = dict(self.federation.ask(judge_rows, {**self.ask, **pivot}).fold(Sum()))
+        grid = ScoreGrid()
+        asked = score_ask(self.model, self.ask["model"], self.ask["part"], grid)
+        losses = self.federation.ask(count_scores, asked).fold(Sum())
+        total = {"pinball": losses["pinball"], "judged": self.rows}
+        self.found = metrics_of(self.counts) | quantile_metrics(total, grid.quantiles)
+
+    def judge_tables(self) -> None:
+        """Classes or labels by truth and prediction, and losses."""
+        target = self.model.schema_.target
+        replies = self.federation.ask(count_tables, {**self.ask, "scores": self.gives_scores})
+        total = replies.fold(Sum())
+        told = {name: value for name, value in total.items() if name not in replies.absent}
+        if replies.noised:
+            self.notes.append("counts of few persons carry noise: figures lie between two numbers")
+        if len(told) < len(total):
+            self.notes.append("what rests on too few persons, or on several rows of one, is absent")
+        judged = (self.rows,) * 3
+        if "right" in told:
+            cells, noised = told["right"], "right" in replies.noised
+            right = first_cell(cells, self.rows) if noised else (cells[0],) * 3
+            if target == "labels":
+                low, likely, high = first_cell(cells[::-1], self.rows)
+                judged = self.rows - high, self.rows - likely, self.rows - low
+            self.counts |= {"right": np.array(right), "judged": np.array(judged)}
+            self.found[headline_of(target)] = _share(right, judged, noised)
+        if "classes" in told and "classes" not in replies.noised:
+            self.counts["classes"] = told["classes"]
+        if "confusion" in told:
+            self._judge_confusion(told["confusion"], "confusion" in replies.noised)
+        for entry, name in _SUMS.items():
+            if entry in told:
+                self.found[name] = _share((told[entry],) * 3, judged, judged[0] < judged[2], np.inf)
+
+    def _judge_confusion(self, cells: Any, noised: bool) -> None:
+        target, k = self.model.schema_.target, len(cells)
+        totals = self.counts.get("classes")
+        if target == "labels":
+            tables = NoisedTables(settled(cells, self.rows)[:, :4].reshape(k, 2, 2), 5)
+            (_, extra), (missed, hits) = np.maximum(tables.counts, 0.0).transpose(1, 2, 0)
+            by_label = {"true_positive": hits, "false_positive": extra, "false_negative": missed}
+            counts = {name: values[None] for name, values in by_label.items()}
+            known = np.maximum(tables.counts, 0.0).sum(axis=(1, 2))[None]
+            rows = np.array([self.rows])
+            likely = label_metrics({**counts, "known": known, "rows": rows, "exact": rows})
+            del likely["subset_accuracy"]
+        else:
+            if not noised:
+                self.counts["confusion"] = np.asarray(cells)
+            if totals is not None:
+                tables = NoisedTables(settled(cells, totals)[None], k)
+            else:
+                flat = settled(np.ravel(cells), self.rows)
+                tables = NoisedTables(flat.reshape(1, k, k), k * k)
+            likely = class_metrics(np.maximum(tables.counts, 0.0) if noised else np.array([cells]))
+            del likely["accuracy"]
+        if not noised:
+            exact = {name: float(value[0]) for name, value in likely.items()}
+            self.found |= {name: value for name, value in exact.items() if not np.isnan(value)}
+            return
+        for name, (low, high) in table_bounds(tables, target).items():
+            value = float(likely[name][0])
+            value = (low + high) / 2 if np.isnan(value) else value
+            self.found[name] = low, float(np.clip(value, low, high)), high
+
+    def judge_scores(self) -> None:
+        """Areas and curves, from bins of scores that hold enough persons each."""
+        names = names_of(self.model)
+        ends = self._halved(len(names))
+        ask = {**self.ask, "ends": ends, "by_truth": True}
+        replies = self.federation.ask(count_score_cells, ask)
+        total = replies.fold(Sum())
+        counts = [each.reshape(-1, 2).T for each in _by_name(total["persons"], ends, 2)]
+        sides = self.counts.get("classes")
+        if sides is not None:
+            of_class = sides[1:] if len(names) == 1 else sides
+            totals = np.stack([self.rows - of_class, of_class], axis=1)
+            counts = [settled(each, both) for each, both in zip(counts, totals, strict=True)]
+        means = []
+        for i, each in enumerate(counts):
+            absent = np.asarray(replies.absent.get(f"means.{i}", 0)) > 0
+            rows = np.maximum(each.sum(axis=0), 1.0)
+            mean = np.clip(total["means"][str(i)] / rows, 0.0, 1.0)
+            means.append(np.where(absent, np.nan, mean))
+        edges = [GRID[inner - 1] for inner in ends]
+        self.scores = scores = NoisedScores.of(
+            names, edges=edges, counts=counts, means=means, exact=sides is not None
+        )
+        likely = scores.metrics()
+        self.found |= {n: (low, likely[n], high) for n, (low, high) in scores.ranges().items()}
+        bins = " and ".join(str(n) for n in sorted({len(inner) + 1 for inner in ends}))
+        self.notes.append(f"curves and their areas are from scores in {bins} bins of persons")
+        self.notes.append("no ECE, whose tenths hold too few: scores.calibration(), or the Brier score")
+
+    def _halved(self, names: int) -> list[IntArray]:
+        """The inner ends of bins of scores, by name: halved while they hold enough, then merged."""
+        ends = [np.empty(0, dtype=np.int64)] * names
+        while True:
+            ask = {**self.ask, "ends": ends, "by_truth": False}
+            persons = self.federation.ask(count_score_cells, ask).fold(Sum())["persons"]
+            by_name = _by_name(persons, ends, 1)
+            halved = [_halve(inner, each) for inner, each in zip(ends, by_name, strict=True)]
+            if all(len(new) == len(old) for new, old in zip(halved, ends, strict=True)):
+                break
+            ends = halved
+        return [
+            inner[np.array(merged_cells(each, LEAST)[:-1], dtype=np.int64) - 1]
+            for inner, each in zip(ends, by_name, strict=True)
+        ]
+
+
+def _halve(inner: IntArray, persons: FloatArray) -> IntArray:
+    """The ends of bins with those halved that hold enough persons."""
+    outer = np.concatenate([[0], inner, [len(GRID) + 1]])
+    first, last = outer[:-1], outer[1:]
+    chosen = (persons >= SPLIT) & (last - first > 1)
+    return np.sort(np.concatenate([inner, (first[chosen] + last[chosen]) // 2]))
+
+
+def _by_name(cells: FloatArray, ends: Sequence[IntArray], each: int) -> list[FloatArray]:
+    """Numbers of all bins, so many for each, by name."""
+    sizes = [each * (len(inner) + 1) for inner in ends]
+    return np.split(np.asarray(cells, dtype=float), np.cumsum(sizes)[:-1])
+
+
+def _share(top: Any, bottom: Any, noised: bool, most: float = 1.0) -> float | Between:
+    """top / bottom, between what it is where the two are noised."""
+    likely = float(top[1] / max(bottom[1], 1.0))
+    if not noised:
+        return likely
+    low, high = float(top[0] / bottom[2]), float(top[2] / max(bottom[0], 1.0))
+    return low, likely, min(high, most)
+
+
+def _about(rows: int, federation: Federation) -> dict[str, Any]:
+    owners = len(federation)
+    return {"rows": rows, "clients": owners, "asked": owners, "absent": 0}
+
+
+def _figures(found: Mapping[str, float | Between], about: Mapping[str, Any]) -> dict[str, Figure]:
+    figures = {}
+    for name, value in found.items():
+        low, likely, high = value if isinstance(value, tuple) else (None, value, None)
+        between = None if low is None else (low, high)
+        figures[name] = Figure(likely, metric=name, between=between, **about)
+    return figures

@@ -58,6 +58,8 @@ class BoardEngine:
         self.exchange = exchange
         self.gaps = gaps
         self.client_names = names
+        self.scored: dict[Any, Any] = {}
+        """What models scored on parts: each is scored once."""
         self._schema = schema
         self._owners = owners
 
