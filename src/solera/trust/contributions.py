@@ -102,6 +102,10 @@ class Counts(Contribution):
         return float(self.cells.most if norm == "l1" else math.sqrt(self.cells.most))
 
 
+class Supports(Counts):
+    """The persons in each cell, with the noise that follows from who they are."""
+
+
 class Sums(Contribution):
     """Sums of what rows gave, over the rows of each cell."""
 

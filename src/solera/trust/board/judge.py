@@ -22,6 +22,7 @@ from solera.trust.contributions import (
     Fact,
     Joint,
     Sums,
+    Supports,
     Update,
     entries_of,
 )
@@ -84,6 +85,11 @@ def judge(
         if persons is not None and leaf.about_rows:
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
         rows = behind(client, leaf, policy.unit)
+        if isinstance(leaf, Supports):
+            keys = keyed.keys(client, leaf.part)
+            support = support_of(leaf, rows, keys, False, keyed.secret, keyed.owners)
+            numbers = with_entry(numbers, entry, support.share)
+            continue
         numbers = with_entry(numbers, entry, leaf.numbers(rows))
         if some_rows and isinstance(leaf, Counts | Sums | Joint):
             several = persons is not None and persons["rows"][leaf.part] > persons[leaf.part]

@@ -17,7 +17,8 @@ from solera.core.component import describe
 from solera.core.errors import PayloadError, UsageError
 from solera.trust.board.hashing import digest
 
-Kind = Literal["statistics", "evaluation", "training"]
+Kind = Literal["statistics", "evaluation", "training", "atoms"]
+"""Those of an owner's ``jobs``, and the one in which agents find the atoms of an epoch."""
 REPEATS = 10
 """A seed of a closed job is the number of a repeat, below this."""
 _DIGITS = 3

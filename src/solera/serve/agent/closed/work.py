@@ -52,7 +52,7 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
         gaps=dictionary.gaps(text.columns),
         names=names,
     )
-    return Federation(engine, seed=seed_of(epoch.hash, name, text.repeat), names=names)
+    return Federation(engine, seed=seed_of(epoch.agreed.hash, name, text.repeat), names=names)
 
 
 def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, Any]:
