@@ -37,7 +37,8 @@ def first_cell(counts: Any, total: int) -> Between:
     """How many rows are in the first of a list of noised cells that have so many together."""
     hits = float(settled(counts, total)[0])
     reach = DEVIATIONS * np.sqrt(1 - 1 / len(counts))
-    low, high = max(np.ceil(hits - reach), 0.0), min(np.floor(hits + reach), float(total))
+    low = np.clip(np.ceil(hits - reach), 0, total - 1)
+    high = np.clip(np.floor(hits + reach), low + 1, total)
     return float(low), float(np.clip(hits, low, high)), float(high)
 
 
@@ -158,13 +159,18 @@ class NoisedScores(Scores):
         """Scores from noised counts: ``edges``, ``counts``, ``means``, ``exact``."""
         spread: Any = [np.maximum(each, 0.0) for each in bins["counts"]]
         none: Any = ()
-        return cls(
-            names, high=none, low=none, spread=spread, loss=0.0, brier=0.0, judged=0, **bins
-        )
+        return cls(names, high=none, low=none, spread=spread, loss=0.0, brier=0.0, judged=0, **bins)
 
     @property
     def rows(self) -> int:
         return round(min(float(each.sum()) for each in self.counts))
+
+    @property
+    def grid(self) -> str:
+        """What curves and areas rest on, in words."""
+        sizes = sorted({each.shape[1] for each in self.counts})
+        bins = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        return f"{bins} bins of scores, whose counts carry noise"
 
     @property
     def known(self) -> list[int]:
@@ -207,8 +213,15 @@ class NoisedScores(Scores):
         low, _ = wilson(np.maximum(share - reach, 0.0), rows[some], z)
         _, high = wilson(np.minimum(share + reach, 1.0), rows[some], z)
         score = self.means[i][some]
-        told = {"rows": rows[some], "score": score, "share": share, "low": low, "high": high}
-        return {**told, "off": 0.0, "elsewhere": 0.0}
+        low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
+        band = {"low": low, "high": high, "off": 0.0, "elsewhere": 0.0}
+        return {"rows": rows[some], "score": score, "share": share, **band}
+
+    def plot(self, clients: Any = None) -> Any:
+        """The curves that follow from the bins; the figure says which these are."""
+        figure = super().plot()
+        figure.suptitle(f"from {self.grid}")
+        return figure
 
     def _auroc(self, i: int) -> Interval:
         """The area wherever in their bins the rows are, and whatever the noise is."""

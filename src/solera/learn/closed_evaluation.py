@@ -58,12 +58,11 @@ from solera.trust.board.engine import NotClosed
 from solera.trust.cells import Indexed
 from solera.trust.constructors import count_by, sum_by
 from solera.trust.contributions import Supports
-from solera.trust.epoch.atoms import merged_cells
 
 GRID = ScoreGrid().edges
 """Between what scores are told apart at the finest: 2⁸ steps, so that they are halved 8 times."""
-SPLIT, LEAST = 20, 5
-"""Bins of scores are halved that hold so many persons, and merged until they hold these for sure."""
+SPLIT, LEAST = 20, 10
+"""Bins of scores are halved that hold so many persons, and merged until they hold about these."""
 _SUMS = {
     "loss": "log_loss",
     "brier": "brier",
@@ -152,44 +151,49 @@ def _model_and_rows(client: Client, ask: Any) -> Any:
 
 
 def evaluate_closed(
-    model: Any, federation: Federation, part: Part, scores: Any, metrics: Sequence[str]
+    model: Any, federation: Federation, part: Part, metrics: Sequence[str] = ()
 ) -> Evaluation:
-    """What all owners' rows of a part say of a model; nobody learns anything of a single owner."""
+    """What all owners' rows of a part say of a model, from the one scoring that there is."""
+    check_jobs(federation, "evaluation")
+    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
+    once = encode(ask), federation.current_fit
+    scored: dict[Any, Evaluation] = federation.engine.scored  # type: ignore[attr-defined]
+    if once not in scored:
+        scored[once] = _scored_once(model, federation, ask, metrics)
+    return scored[once]
+
+
+def check_scores_are_closed(scores: Any) -> None:
+    """Refuse a grid of scores."""
     if isinstance(scores, ScoreGrid):
         raise NotClosed(
             "evaluate(scores=ScoreGrid(…)): in a closed job the bins of scores follow from persons",
             hint="scores=True",
         )
-    check_jobs(federation, "evaluation")
-    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    once = encode(ask), federation.current_fit
-    before: dict[Any, Evaluation] = federation.engine.scored  # type: ignore[attr-defined]
-    if once not in before:
-        before[once] = _scored_once(model, federation, ask, metrics)
-    return shown(before[once], scores, metrics)
 
 
 def shown(evaluation: Evaluation, scores: bool, metrics: Sequence[str]) -> Evaluation:
     """Of all figures of the one scoring those that were asked for."""
-    told = {
+    asked = {
         name: figure
         for name, figure in evaluation.metrics.items()
         if scores or (about := about_metric(name)) is None or not about.needs_scores
     }
-    lacks = [name for name in metrics if name not in told]
-    notes = evaluation.notes
-    if lacks:
-        notes = (*notes, f"this part was scored once by this model, without {', '.join(lacks)}")
-    return replace(
-        evaluation, metrics=told, scores=evaluation.scores if scores else None, notes=notes
-    )
+    notes = list(evaluation.notes)
+    curves = evaluation.scores if scores else None
+    if isinstance(curves, NoisedScores):
+        notes.append(f"areas are from {curves.grid}")
+        notes.append("no ECE, whose tenths hold too few: scores.calibration(), or the Brier score")
+    if lacks := [name for name in metrics if name not in asked]:
+        notes.append(f"this part was scored once by this model, without {', '.join(lacks)}")
+    return replace(evaluation, metrics=asked, scores=curves, notes=tuple(notes))
 
 
 def closed_score(model: Any, federation: Federation) -> Evaluation:
     """The headline figure over all parts that have rows."""
     persons = count_all_persons(federation)
     parts = [part for part in federation.scored_parts if persons[part]]
-    each = [evaluate_closed(model, federation, part, False, ()) for part in parts]
+    each = [evaluate_closed(model, federation, part) for part in parts]
     counts = [evaluation.counts for evaluation in each]
     if not counts:
         raise DataError("no owner has rows")
@@ -199,11 +203,8 @@ def closed_score(model: Any, federation: Federation) -> Evaluation:
         return Evaluation(_figures(metrics_of(total), about), {}, total)
     if not all("right" in one for one in counts):
         return each[0]
-    right, judged = (
-        np.sum([one[name] for one in counts], axis=0) for name in ("right", "judged")
-    )
-    noised = any(evaluation.notes for evaluation in each)
-    found = {headline_of(model.schema_.target): _share(right, judged, noised)}
+    right, judged = (np.sum([one[name] for one in counts], axis=0) for name in ("right", "judged"))
+    found = {headline_of(model.schema_.target): _share(right, judged)}
     return Evaluation(_figures(found, about), {}, {"rows": about["rows"]})
 
 
@@ -285,14 +286,14 @@ class _Result:
                 low, likely, high = first_cell(cells[::-1], self.rows)
                 judged = self.rows - high, self.rows - likely, self.rows - low
             self.counts |= {"right": np.array(right), "judged": np.array(judged)}
-            self.found[headline_of(target)] = _share(right, judged, noised)
+            self.found[headline_of(target)] = _share(right, judged)
         if "classes" in told and "classes" not in replies.noised:
             self.counts["classes"] = told["classes"]
         if "confusion" in told:
             self._judge_confusion(told["confusion"], "confusion" in replies.noised)
         for entry, name in _SUMS.items():
             if entry in told:
-                self.found[name] = _share((told[entry],) * 3, judged, judged[0] < judged[2], np.inf)
+                self.found[name] = _share((told[entry],) * 3, judged)
 
     def _judge_confusion(self, cells: Any, noised: bool) -> None:
         target, k = self.model.schema_.target, len(cells)
@@ -320,8 +321,9 @@ class _Result:
             exact = {name: float(value[0]) for name, value in likely.items()}
             self.found |= {name: value for name, value in exact.items() if not np.isnan(value)}
             return
-        for name, (low, high) in table_bounds(tables, target).items():
-            value = float(likely[name][0])
+        bounds = table_bounds(tables, target)
+        for name, (value,) in likely.items():
+            low, high = bounds.get(name, (0.0, 1.0))
             value = (low + high) / 2 if np.isnan(value) else value
             self.found[name] = low, float(np.clip(value, low, high)), high
 
@@ -350,9 +352,6 @@ class _Result:
         )
         likely = scores.metrics()
         self.found |= {n: (low, likely[n], high) for n, (low, high) in scores.ranges().items()}
-        bins = " and ".join(str(n) for n in sorted({len(inner) + 1 for inner in ends}))
-        self.notes.append(f"curves and their areas are from scores in {bins} bins of persons")
-        self.notes.append("no ECE, whose tenths hold too few: scores.calibration(), or the Brier score")
 
     def _halved(self, names: int) -> list[IntArray]:
         """The inner ends of bins of scores, by name: halved while they hold enough, then merged."""
@@ -365,10 +364,7 @@ class _Result:
             if all(len(new) == len(old) for new, old in zip(halved, ends, strict=True)):
                 break
             ends = halved
-        return [
-            inner[np.array(merged_cells(each, LEAST)[:-1], dtype=np.int64) - 1]
-            for inner, each in zip(ends, by_name, strict=True)
-        ]
+        return [_merged(inner, each) for inner, each in zip(ends, by_name, strict=True)]
 
 
 def _halve(inner: IntArray, persons: FloatArray) -> IntArray:
@@ -379,19 +375,25 @@ def _halve(inner: IntArray, persons: FloatArray) -> IntArray:
     return np.sort(np.concatenate([inner, (first[chosen] + last[chosen]) // 2]))
 
 
+def _merged(inner: IntArray, persons: FloatArray) -> IntArray:
+    """The ends of bins that hold about ``LEAST`` persons or more each."""
+    group = np.floor(np.maximum.accumulate(np.cumsum(persons)) / LEAST)
+    last = max(float(group[-1]), 1.0)
+    return inner[np.diff(np.minimum(group, last - 1)) > 0]
+
+
 def _by_name(cells: FloatArray, ends: Sequence[IntArray], each: int) -> list[FloatArray]:
     """Numbers of all bins, so many for each, by name."""
     sizes = [each * (len(inner) + 1) for inner in ends]
     return np.split(np.asarray(cells, dtype=float), np.cumsum(sizes)[:-1])
 
 
-def _share(top: Any, bottom: Any, noised: bool, most: float = 1.0) -> float | Between:
-    """top / bottom, between what it is where the two are noised."""
+def _share(top: Any, bottom: Any) -> float | Between:
+    """top / bottom, and between what it is unless both are exact."""
     likely = float(top[1] / max(bottom[1], 1.0))
-    if not noised:
+    if top[0] == top[2] and bottom[0] == bottom[2]:
         return likely
-    low, high = float(top[0] / bottom[2]), float(top[2] / max(bottom[0], 1.0))
-    return low, likely, min(high, most)
+    return float(top[0] / bottom[2]), likely, float(top[2] / max(bottom[0], 1.0))
 
 
 def _about(rows: int, federation: Federation) -> dict[str, Any]:

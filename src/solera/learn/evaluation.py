@@ -36,7 +36,12 @@ from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.evaluation.metrics import HELD_OUT, headline_of
 from solera.learn.closed import elsewhere, is_closed
-from solera.learn.closed_evaluation import closed_score, evaluate_closed
+from solera.learn.closed_evaluation import (
+    check_scores_are_closed,
+    closed_score,
+    evaluate_closed,
+    shown,
+)
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import MeanTotals, find_metric
 from solera.learn.scores import (
@@ -80,12 +85,16 @@ def evaluate(
     model.check_predicts()
     check_labelled(federation)
     federation = federation.closed_job(type(model).__name__)
-    if is_closed(federation) and (owners := elsewhere(federation)) is not None:
+    closed = is_closed(federation)
+    if closed:
+        check_scores_are_closed(scores)
+    if closed and (owners := elsewhere(federation)) is not None:
         return owners.evaluate(model, cast(Part, part), scores, metrics)
     if model.is_personal:
         federation = model.at_clients(federation)
-    if is_closed(federation):
-        return evaluate_closed(model, federation, cast(Part, part), scores, metrics)
+    if closed:
+        evaluation = evaluate_closed(model, federation, cast(Part, part), metrics)
+        return shown(evaluation, bool(scores), metrics)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
     with federation.announced(model):
