@@ -10,11 +10,9 @@ import pytest
 import torch
 from cases import learner_cases, rows
 
-import solera as so
 from solera.core.errors import GateRefusal
 from solera.core.federation import Configuration
 from solera.core.payload import decode
-from solera.learn.averaging.lora import base_name
 from solera.simulate.simulation import Simulation
 from solera.trust.board.engine import NotClosed
 from solera.trust.policy import Policy
@@ -25,7 +23,7 @@ from board_owners import EXACT, Job
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 CLOSED = {
     *("FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedEncoder"),
-    *("FedGLM", "FedHEONN", "FedImputer", "FedLinear", "FedLoRA", "FedNova", "FedPer"),
+    *("FedGLM", "FedHEONN", "FedImputer", "FedLinear", "FedNova", "FedPer"),
     *("FedProx", "FedRep", "FedSGD", "FedScaler", "FedSelect", "FedYogi", "Ditto"),
     *("MLFedAvg", "Pipeline", "Scaffold"),
 }
@@ -57,8 +55,6 @@ def closable(learner: Any) -> Any:
         "representation": "gram",
         "share": True,
     }
-    if isinstance(learner, so.FedLoRA):
-        learner.set_params(model=base_name(learner.model))
     for name, value in learner.get_params().items():
         last = name.rpartition("__")[2]
         if last in given and value is not None and (last != "lam" or isinstance(value, list)):

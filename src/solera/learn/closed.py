@@ -7,7 +7,7 @@ to use instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from solera.core.aggregation import Sum
@@ -19,7 +19,7 @@ from solera.core.payload import encode
 from solera.core.schema import Schema
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.stopping import EarlyStopping, StopAt
-from solera.learn.closed_losses import ValidationLoss
+from solera.learn.closed_losses import ValidationLoss, mean_loss
 from solera.learn.progress import RoundBar
 from solera.trust.board.engine import NotClosed
 from solera.trust.board.judge import Persons, check_sixth
@@ -157,6 +157,36 @@ def closed_result(learner: Any, federation: Federation, **options: Any) -> bytes
     except SoleraError as error:
         return encode({"refused": str(error)})
     return encode({"model": describe_fitted(model), "history": model.history_})
+
+
+def closed_grid(
+    learners: Sequence[Any], federations: Callable[[Any], Federation], **options: Any
+) -> tuple[bytes, Any]:
+    """What a closed job of several learners ends with, and the best of them.
+
+    Each is fitted to its federation; the one with the smallest mean loss over the validation folds
+    is the result. Of the others it holds the loss, or why there is none.
+    """
+    points: list[dict[str, Any]] = []
+    best: tuple[int, Any] | None = None
+    for learner in learners:
+        federation = federations(learner)
+        try:
+            model = learner.fit(federation, progress=False, **options)
+            if model.is_personal:
+                federation = model.at_clients(federation)
+            loss = mean_loss(model, federation, "validation")
+        except SoleraError as error:
+            points.append({"refused": str(error)})
+            continue
+        if best is None or loss < points[best[0]]["loss"]:
+            best = len(points), model
+        points.append({"loss": loss})
+    if best is None:
+        return encode({"refused": f"no learner of the grid: {points[0]['refused']}"}), None
+    place, model = best
+    learned = {"model": describe_fitted(model), "history": model.history_}
+    return encode({**learned, "best": place, "points": points}), model
 
 
 def _parts(learner: Any) -> Iterator[Any]:

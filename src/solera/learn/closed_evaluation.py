@@ -30,7 +30,7 @@ from solera.evaluation.counts import (
     summed,
 )
 from solera.evaluation.evaluation import Evaluation
-from solera.evaluation.figure import Figure
+from solera.evaluation.figure import Figure, figures
 from solera.evaluation.metrics import find_metric as about_metric
 from solera.evaluation.metrics import headline_of
 from solera.evaluation.noised import (
@@ -43,7 +43,7 @@ from solera.evaluation.noised import (
 )
 from solera.learn.client_models import own_model
 from solera.learn.closed import check_jobs, count_all_persons
-from solera.learn.judging import about_pivot, judge_rows, matrix
+from solera.learn.judging import judge_rows, matrix
 from solera.learn.row_metrics import find_metric
 from solera.learn.scores import (
     ScoreGrid,
@@ -73,6 +73,13 @@ _SUMS = {
 
 
 # --- at the owners ---
+
+
+@task("evaluation.targets")
+def sum_targets(client: Client, ask: Any) -> dict[str, Any]:
+    """The numbers of a part's rows: about their mean, sums of squares lose no digits."""
+    rows, part = client.data.part(ask["part"]), ask["part"]
+    return {"rows": count_by(None, part=part), "y": sum_by(None, rows.y, part=part)}
 
 
 @task("evaluation.tables")
@@ -161,6 +168,32 @@ def evaluate_closed(
     if once not in scored:
         scored[once] = _scored_once(model, federation, ask, metrics)
     return scored[once]
+
+
+def to_payload(evaluation: Evaluation) -> dict[str, Any]:
+    """What a closed job's result holds of its one scoring; :func:`from_payload` reads it."""
+    scores = evaluation.scores
+    names = ("names", "edges", "counts", "means", "exact")
+    return {
+        "metrics": {name: figure.to_payload() for name, figure in evaluation.metrics.items()},
+        "counts": evaluation.counts,
+        "notes": list(evaluation.notes),
+        "positive": evaluation.positive,
+        "scores": None if scores is None else {name: getattr(scores, name) for name in names},
+    }
+
+
+def from_payload(content: Mapping[str, Any]) -> Evaluation:
+    """What :func:`to_payload` gave."""
+    bins = dict(content["scores"] or {})
+    return Evaluation(
+        figures(content["metrics"]),
+        {},
+        dict(content["counts"]),
+        scores=NoisedScores.of(tuple(bins.pop("names")), **bins) if bins else None,
+        notes=tuple(content["notes"]),
+        positive=content["positive"],
+    )
 
 
 def check_scores_are_closed(scores: Any) -> None:
@@ -260,8 +293,9 @@ class _Result:
 
     def judge_numbers(self) -> None:
         """Errors, squares and quantile losses."""
-        pivot = about_pivot(self.model)
-        self.counts = dict(self.federation.ask(judge_rows, {**self.ask, **pivot}).fold(Sum()))
+        targets = self.federation.ask(sum_targets, {"part": self.ask["part"]}).fold(Sum())
+        ask = {**self.ask, "pivot": targets["y"] / targets["rows"]}
+        self.counts = dict(self.federation.ask(judge_rows, ask).fold(Sum()))
         grid = ScoreGrid()
         asked = score_ask(self.model, self.ask["model"], self.ask["part"], grid)
         losses = self.federation.ask(count_scores, asked).fold(Sum())
@@ -402,9 +436,9 @@ def _about(rows: int, federation: Federation) -> dict[str, Any]:
 
 
 def _figures(found: Mapping[str, float | Between], about: Mapping[str, Any]) -> dict[str, Figure]:
-    figures = {}
+    made = {}
     for name, value in found.items():
         low, likely, high = value if isinstance(value, tuple) else (None, value, None)
         between = None if low is None else (low, high)
-        figures[name] = Figure(likely, metric=name, between=between, **about)
-    return figures
+        made[name] = Figure(likely, metric=name, between=between, **about)
+    return made

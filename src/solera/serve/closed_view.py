@@ -55,11 +55,11 @@ def _is_exact_training(text: JobText) -> bool:
     if text.kind != "training":
         return False
     try:
-        learner = build(text.learner)
+        learners = [build(learner) for learner in text.learners]
     except SoleraError:
         return True
-    steps = learner.get_params(deep=False).get("steps", ())
-    return any(getattr(part, "needs_exact_training", False) for part in (learner, *steps))
+    steps = [step for one in learners for step in one.get_params(deep=False).get("steps", ())]
+    return any(getattr(part, "needs_exact_training", False) for part in (*learners, *steps))
 
 
 def _owner(job: ClosedJob, owner: OwnerState) -> tuple[str, str, str]:

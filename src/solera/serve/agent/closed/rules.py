@@ -115,9 +115,12 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     if text.kind != "training":
         return None
     try:
-        learner = build(text.learner)
-        check_can_close(learner)
-        check_policy(learner, rules)
+        schema = epoch.dictionary.schema(text.columns, text.target)
+        schema.with_positive(text.positive or None)
+        for description in text.learners:
+            learner = build(description)
+            check_can_close(learner)
+            check_policy(learner, rules)
     except SoleraError as error:
         return str(error)
     return None

@@ -16,7 +16,8 @@ from typing import Any
 
 from solera.core.component import build
 from solera.core.errors import DataError, SoleraError
-from solera.core.payload import decode
+from solera.core.payload import decode, encode
+from solera.learn.client_models import part_of
 from solera.serve.agent.attempts import CRASHES, AskKey, Attempts
 from solera.serve.agent.closed.connection import BoardClient, Interrupted
 from solera.serve.agent.closed.learner_child import LearnerDied, LearnerProcess
@@ -116,7 +117,8 @@ class ClosedRun(threading.Thread):
             self._end(run, board, ended)
             return
         board.leave_result(closed.sealed)
-        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, self._told)
+        hash, part = closed.digest.hex(), encode(part_of(decode(terms.state)))
+        self.owner.store.finish(self.job.jid, hash, closed.content, part, self._told)
         board.end(finished=True)
 
     def _end(self, run: OwnerRun, board: BoardClient, ended: RunEnded) -> None:
@@ -135,9 +137,11 @@ class ClosedRun(threading.Thread):
 
     def _learned(self, run: OwnerRun, terms: OwnTerms) -> bytes:
         """The result, from a learner that asks for one sum after the other."""
-        with LearnerProcess(self._order(), self.owner.stop) as self.learner:
+        with LearnerProcess(self._order(terms), self.owner.stop) as self.learner:
             while "result" not in (said := self._heard(run)):
+                terms.fit = said["fit"]
                 self.learner.send({"total": self._total(run, terms, said)})
+            terms.fit = said["fit"]
             result: bytes = said["result"]
             return result
 
@@ -152,13 +156,15 @@ class ClosedRun(threading.Thread):
         seconds = self.text.patience * _DAY
         return OwnTerms(owner.worker, owner.attempts, self.job.jid, job, seconds)
 
-    def _order(self) -> dict[str, Any]:
+    def _order(self, terms: OwnTerms) -> dict[str, Any]:
         model = None
         if self.text.model is not None:
-            content = self.owner.store.result(self.text.model)
-            if content is None:
+            kept = self.owner.store.result(self.text.model)
+            if kept is None:
                 raise RunEnded(f"result {self.text.model[:12]} is not kept here")
-            model = decode(content)["result"]
+            model = decode(kept[0])["result"]
+            if self.text.kind == "evaluation":
+                terms.restore(kept[1])
         return {"text": self.job.text, "epoch": self.owner.epoch.encode(), "model": model}
 
     def _heard(self, run: OwnerRun) -> Any:

@@ -12,8 +12,9 @@ from solera.core.component import build, build_fitted
 from solera.core.errors import SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
-from solera.learn.closed import closed_result
+from solera.learn.closed import closed_grid, closed_result
 from solera.learn.closed_description import describe_closed
+from solera.learn.closed_evaluation import evaluate_closed, to_payload
 from solera.trust.board.engine import BoardEngine, Exchange
 from solera.trust.board.text import JobText, parse, seed_of
 from solera.trust.epoch.epoch import Epoch
@@ -21,45 +22,50 @@ from solera.trust.epoch.epoch import Epoch
 _DESCRIBE = "Describe"
 
 
-def carry_out(order: dict[str, Any], exchange: Exchange) -> bytes:
-    """The result of an ``order``: a text, the epoch, and the earlier result that the text names."""
+def carry_out(order: dict[str, Any], exchange: Exchange) -> tuple[bytes, Any]:
+    """The result of an ``order``: a text, the epoch, and the earlier result that the text names.
+
+    With it comes the model that was fitted, if one was.
+    """
     text, epoch = parse(order["text"]), Epoch.decode(order["epoch"])
     model = None if order["model"] is None else build_fitted(decode(order["model"])["model"])
     if text.kind == "training":
-        learner = build(text.learner)
-        federation = federation_of(text, epoch, exchange, type(learner).__name__)
-        callbacks = [build(callback) for callback in text.callbacks]
-        return closed_result(learner, federation, callbacks=callbacks, start=model)
+        learners = [build(learner) for learner in text.learners]
+        options = {"callbacks": [build(callback) for callback in text.callbacks], "start": model}
+
+        def federations(learner: Any) -> Federation:
+            return federation_of(text, epoch, exchange, type(learner).__name__)
+
+        if isinstance(text.learner, list):
+            return closed_grid(learners, federations, **options)
+        (learner,) = learners
+        return closed_result(learner, federations(learner), **options), learner
     try:
         if text.kind == "statistics":
-            return encode(
-                {"description": _described(federation_of(text, epoch, exchange, _DESCRIBE))}
-            )
+            described = _described(federation_of(text, epoch, exchange, _DESCRIBE))
+            return encode({"description": described}), None
         federation = federation_of(text, epoch, exchange, type(model).__name__)
-        return encode({"evaluation": _evaluated(model, federation, text)})
+        federation = model.at_clients(federation) if model.is_personal else federation
+        evaluation = evaluate_closed(model, federation, "test", text.metrics)
+        return encode({"evaluation": to_payload(evaluation)}), None
     except SoleraError as error:
-        return encode({"refused": str(error)})
+        return encode({"refused": str(error)}), None
 
 
 def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) -> Federation:
     """All owners as a learner without rows sees them: sums, and what the dictionary says."""
     dictionary = epoch.dictionary
     names = tuple(owner.name for owner in epoch.owners)
+    positive = text.positive or None
     engine = BoardEngine(
         exchange,
-        dictionary.schema(text.columns, text.target),
+        dictionary.schema(text.columns, text.target).with_positive(positive),
         len(names),
         gaps=dictionary.gaps(text.columns),
         names=names,
     )
-    return Federation(engine, seed=seed_of(epoch.agreed.hash, name, text.repeat), names=names)
-
-
-def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, Any]:
-    found = model.evaluate(federation, metrics=text.metrics)
-    metrics = {name: figure.to_payload() for name, figure in found.metrics.items()}
-    told = {"metrics": metrics, "counts": found.counts, "notes": list(found.notes)}
-    return {**told, "positive": found.positive}
+    seed = seed_of(epoch.agreed.hash, name, text.repeat)
+    return Federation(engine, seed=seed, names=names, positive=positive)
 
 
 def _described(federation: Federation) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class ClosedTasks:
         self._rows: tuple[Table, Snapshot] | None = None
         self._text: bytes = b""
         self._worker: OwnerWorker | None = None
-        self._fit = Fit()
-        self._answer: tuple[bytes, OwnerAnswer] | None = None
+        self._fits: dict[int, Fit] = {}
+        self._answer: tuple[tuple[int, bytes], OwnerAnswer] | None = None
 
     def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """What became of an order; the reason of a failure is for this owner alone."""
@@ -58,12 +58,12 @@ class ClosedTasks:
 
     def _terms(self, worker: OwnerWorker, order: Mapping[str, Any]) -> tuple[Any, bytes]:
         question = order["question"]
-        if self._answer is None or self._answer[0] != question:
-            if order["state"]["state"]:
-                worker.restore(order["state"]["state"], self._fit)
-            ask = ask_from_payload({**order["ask"], "fit": self._fit})
+        if self._answer is None or self._answer[0] != (order["fit"], question):
+            fit = self._fits.setdefault(order["fit"], Fit())
+            worker.restore(order["state"]["state"], fit)
+            ask = ask_from_payload({**order["ask"], "fit": fit})
             aggregation = build(order["aggregation"])
-            self._answer = question, worker.answer(question, ask, aggregation)
+            self._answer = (order["fit"], question), worker.answer(question, ask, aggregation)
         answer = self._answer[1]
         return answer.first() if order["method"] == "first" else answer.told(order["supports"])
 
@@ -73,7 +73,7 @@ class ClosedTasks:
         if self._worker is None or (self._epoch, self._text) != (order["epoch"], text):
             self._worker, self._answer = None, None
             self._worker = self._new_worker(order, parse(text))
-            self._text, self._fit = text, Fit()
+            self._text, self._fits = text, {}
         self._worker.persons = order["persons"]
         return self._worker
 
