@@ -232,13 +232,21 @@ def closed_score(model: Any, federation: Federation) -> Evaluation:
         raise DataError("no owner has rows")
     about = {"part": "all", **_about(sum(one["rows"] for one in counts), federation)}
     if model.schema_.target == "numbers":
-        total = summed(counts)
+        total = summed([_about_pivot(one, counts[0]["pivot"]) for one in counts])
         return Evaluation(_figures(metrics_of(total), about), {}, total)
     if not all("right" in one for one in counts):
         return each[0]
     right, judged = (np.sum([one[name] for one in counts], axis=0) for name in ("right", "judged"))
     found = {headline_of(model.schema_.target): _share(right, judged)}
     return Evaluation(_figures(found, about), {}, {"rows": about["rows"]})
+
+
+def _about_pivot(counts: Mapping[str, Any], pivot: Any) -> dict[str, Any]:
+    """Sums of numbers y about another pivot: Σ(y + s)² = Σy² + 2sΣy + ns²."""
+    rows, y, shift = counts["rows"], counts["y"], counts["pivot"] - pivot
+    y2 = counts["y2"] + 2 * shift * y + rows * shift**2
+    about = {name: counts[name] for name in ("rows", "error", "error2")}
+    return {**about, "y": y + rows * shift, "y2": y2}
 
 
 def _scored_once(
@@ -295,7 +303,8 @@ class _Result:
         """Errors, squares and quantile losses."""
         targets = self.federation.ask(sum_targets, {"part": self.ask["part"]}).fold(Sum())
         ask = {**self.ask, "pivot": targets["y"] / targets["rows"]}
-        self.counts = dict(self.federation.ask(judge_rows, ask).fold(Sum()))
+        sums = self.federation.ask(judge_rows, ask).fold(Sum())
+        self.counts = {**sums, "pivot": ask["pivot"]}
         grid = ScoreGrid()
         asked = score_ask(self.model, self.ask["model"], self.ask["part"], grid)
         losses = self.federation.ask(count_scores, asked).fold(Sum())
