@@ -31,7 +31,7 @@ from solera.learn.scores import ScoreTotals
 from solera.learn.totals import Gather
 from solera.learn.trees.boosting.base import Exponents
 from solera.learn.trees.boosting.histograms import HistBins
-from solera.learn.trees.client_trees import CollectMarked, CollectTrees
+from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.whole_fields import WholeFields
@@ -124,7 +124,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
-    CollectMarked: _sums,
     Gather: _sums,
     SecureSum: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
     MaskedWords: st.builds(

@@ -123,7 +123,7 @@ class OwnerAnswer:
         """The terms, or the supports of what rests on some rows."""
         supports = self._result.supports
         if not supports:
-            return {TERMS: self._terms(self._result.numbers, {})}, self._state()
+            return {TERMS: self._terms(self._result.numbers, {})}, self._after
         return {SUPPORTS: _of_each(supports, lambda one: one.share)}, self._before
 
     def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
@@ -143,7 +143,7 @@ class OwnerAnswer:
         absent = _of_each(judged, lambda one: one.absent)
         noised = {entry: int(any(one.noised for one in _leaves(v))) for entry, v in judged.items()}
         terms = {TERMS: self._terms(numbers, absent), ABSENT: absent, NOISED: noised}
-        return terms, self._state()
+        return terms, self._after
 
     def conclude(self, terms: Any) -> None:
         """Keep what the first sum of the job tells."""
@@ -168,6 +168,7 @@ class OwnerAnswer:
     def _result(self) -> Judged:
         if self._judged is None:
             self._judged = self._worker.run(self._question, self._ask)
+            self._after = self._state()
         return self._judged
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from solera.core.aggregation import Sum
 from solera.core.clients import Part
 from solera.core.component import Component, describe_fitted
@@ -135,7 +137,15 @@ def _check_kind(policy: Policy, kind: str) -> None:
 
 
 def check_solvable(learner: Any, schema: Schema, persons: Persons) -> None:
-    """Refuse a model that is solved exactly with too many parameters for all owners' persons."""
+    """Refuse a model with too many parameters for all owners' persons, or too few of a class."""
+    if persons["small classes"] and learner.predicts:
+        few = np.unravel_index(np.argmin(persons["classes"]), np.shape(persons["classes"]))
+        names = schema.label_names if schema.target == "labels" else schema.classes
+        raise GateRefusal(
+            f"{type(learner).__name__}: too few persons of all owners are of class "
+            f"{str(names[few[0]])!r}, so that sums would tell of single ones",
+            hint="merge it with another class in the dictionary, or a population without it",
+        )
     parameters = learner.parameters_of_output(schema)
     if parameters:
         check_sixth(parameters, persons["train"], type(learner).__name__)
@@ -143,8 +153,10 @@ def check_solvable(learner: Any, schema: Schema, persons: Persons) -> None:
 
 def count_all_persons(federation: Federation) -> Persons:
     """The first sum of a closed job: the persons of all owners in each part."""
-    persons: Persons = federation.ask(count_persons).fold(Sum())
-    return persons
+    replies = federation.ask(count_persons)
+    persons: Persons = replies.fold(Sum())
+    small = "classes" in replies.noised or "classes" in replies.absent
+    return {**persons, "small classes": small}
 
 
 def closed_result(learner: Any, federation: Federation, **options: Any) -> bytes:

@@ -332,6 +332,11 @@ class Learner(Forgetful, abstract=True):
         return 0
 
     @property
+    def cuts_at_atoms(self) -> bool:
+        """Whether a closed job cuts its columns between the epoch's atoms."""
+        return False
+
+    @property
     def sends_updates(self) -> bool:
         """Whether clients send a model after steps over their rows."""
         return False
