@@ -91,17 +91,18 @@ def count_tables(client: Client, ask: Any) -> dict[str, Any]:
     if schema.target == "classes":
         k = len(schema.classes)
         truth, guess = (class_codes(each, schema.classes) for each in (rows.y, predicted))
-        told = {
+        reply: dict[str, Any] = {
             "confusion": count_by((truth, guess), (k, k), part=part),
             "classes": count_by(truth, k, part=part),
             "right": count_by((truth != guess).astype(int), 2, part=part),
         }
     else:
-        told = _label_tables(matrix(rows.y), matrix(predicted), part)
+        reply = _label_tables(matrix(rows.y), matrix(predicted), part)
     if ask["scores"]:
         scored = scored_rows(model, rows, GRID)
-        told |= {name: sum_by(None, getattr(scored, name), part=part) for name in ("loss", "brier")}
-    return told
+        losses = {"loss": scored.loss, "brier": scored.brier}
+        reply |= {name: sum_by(None, each, part=part) for name, each in losses.items()}
+    return reply
 
 
 def _label_tables(truth: Any, guess: Any, part: Part) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def shown(evaluation: Evaluation, scores: bool, metrics: Sequence[str]) -> Evalu
 
 def closed_score(model: Any, federation: Federation) -> Evaluation:
     """The headline figure over all parts that have rows."""
-    persons = count_all_persons(federation)
+    persons = count_all_persons(federation, classes=False)
     parts = [part for part in federation.scored_parts if persons[part]]
     each = [evaluate_closed(model, federation, part) for part in parts]
     counts = [evaluation.counts for evaluation in each]
@@ -253,8 +254,8 @@ def _scored_once(
     model: Any, federation: Federation, ask: dict[str, Any], metrics: Sequence[str]
 ) -> Evaluation:
     """All figures of a part, in a few sums."""
-    own = {name: find_metric(name) for name in metrics}
-    persons = count_all_persons(federation)
+    row_metrics = {name: find_metric(name) for name in metrics}
+    persons = count_all_persons(federation, classes=False)
     part: Part = ask["part"]
     if not persons[part]:
         raise DataError(
@@ -270,13 +271,13 @@ def _scored_once(
         result.judge_tables()
         if result.gives_scores and rows == persons[part]:
             result.judge_scores()
-    for name, task_of_metric in own.items():
+    for name, task_of_metric in row_metrics.items():
         total = federation.ask(task_of_metric, ask).fold(Sum())
-        result.found[name] = float(total["total"] / total["rows"])
+        result.metrics[name] = float(total["total"] / total["rows"])
     counts = {**result.counts, **about}
     del counts["part"]
     return Evaluation(
-        _figures(result.found, about),
+        _figures(result.metrics, about),
         {},
         counts,
         scores=result.scores,
@@ -294,7 +295,7 @@ class _Result:
         self.ask = ask
         self.rows = rows
         self.gives_scores = gives_scores(model)
-        self.found: dict[str, float | Between] = {}
+        self.metrics: dict[str, float | Between] = {}
         self.counts: dict[str, Any] = {"rows": rows}
         self.notes: list[str] = []
         self.scores: NoisedScores | None = None
@@ -309,34 +310,37 @@ class _Result:
         asked = score_ask(self.model, self.ask["model"], self.ask["part"], grid)
         losses = self.federation.ask(count_scores, asked).fold(Sum())
         total = {"pinball": losses["pinball"], "judged": self.rows}
-        self.found = metrics_of(self.counts) | quantile_metrics(total, grid.quantiles)
+        self.metrics |= metrics_of(self.counts) | quantile_metrics(total, grid.quantiles)
 
     def judge_tables(self) -> None:
         """Classes or labels by truth and prediction, and losses."""
         target = self.model.schema_.target
         replies = self.federation.ask(count_tables, {**self.ask, "scores": self.gives_scores})
         total = replies.fold(Sum())
-        told = {name: value for name, value in total.items() if name not in replies.absent}
+        present = {name: value for name, value in total.items() if name not in replies.absent}
         if replies.noised:
             self.notes.append("counts of few persons carry noise: figures lie between two numbers")
-        if len(told) < len(total):
+        if len(present) < len(total):
             self.notes.append("what rests on too few persons, or on several rows of one, is absent")
-        judged = (self.rows,) * 3
-        if "right" in told:
-            cells, noised = told["right"], "right" in replies.noised
-            right = first_cell(cells, self.rows) if noised else (cells[0],) * 3
+        if "classes" in present and "classes" not in replies.noised:
+            self.counts["classes"] = present["classes"]
+        if "confusion" in present:
+            self._judge_confusion(present["confusion"], "confusion" in replies.noised)
+        judged = float(self.rows)
+        judged_rows: Between = judged, judged, judged
+        if "right" in present:
+            cells, is_noised = present["right"], "right" in replies.noised
+            right = _cell(cells, 0, self.rows, is_noised)
             if target == "labels":
-                low, likely, high = first_cell(cells[::-1], self.rows)
-                judged = self.rows - high, self.rows - likely, self.rows - low
-            self.counts |= {"right": np.array(right), "judged": np.array(judged)}
-            self.found[headline_of(target)] = _share(right, judged)
-        if "classes" in told and "classes" not in replies.noised:
-            self.counts["classes"] = told["classes"]
-        if "confusion" in told:
-            self._judge_confusion(told["confusion"], "confusion" in replies.noised)
+                low, likely, high = _cell(cells, 2, self.rows, is_noised)
+                judged_rows = judged - high, judged - likely, judged - low
+            self.counts |= {"right": np.array(right), "judged": np.array(judged_rows)}
+            self.metrics[headline_of(target)] = _share(right, judged_rows)
+        elif target == "labels":
+            return  # nobody knows of how many rows no label is known
         for entry, name in _SUMS.items():
-            if entry in told:
-                self.found[name] = _share((told[entry],) * 3, judged)
+            if entry in present:
+                self.metrics[name] = _share((present[entry],) * 3, judged_rows)
 
     def _judge_confusion(self, cells: Any, noised: bool) -> None:
         target, k = self.model.schema_.target, len(cells)
@@ -362,13 +366,13 @@ class _Result:
             del likely["accuracy"]
         if not noised:
             exact = {name: float(value[0]) for name, value in likely.items()}
-            self.found |= {name: value for name, value in exact.items() if not np.isnan(value)}
+            self.metrics |= {name: value for name, value in exact.items() if not np.isnan(value)}
             return
         bounds = table_bounds(tables, target)
         for name, (value,) in likely.items():
             low, high = bounds.get(name, (0.0, 1.0))
             value = (low + high) / 2 if np.isnan(value) else value
-            self.found[name] = low, float(np.clip(value, low, high)), high
+            self.metrics[name] = low, float(np.clip(value, low, high)), high
 
     def judge_scores(self) -> None:
         """Areas and curves, from bins of scores that hold enough persons each."""
@@ -394,7 +398,7 @@ class _Result:
             names, edges=edges, counts=counts, means=means, exact=sides is not None
         )
         likely = scores.metrics()
-        self.found |= {n: (low, likely[n], high) for n, (low, high) in scores.ranges().items()}
+        self.metrics |= {n: (low, likely[n], high) for n, (low, high) in scores.ranges().items()}
 
     def _halved(self, names: int) -> list[IntArray]:
         """The inner ends of bins of scores, by name: halved while they hold enough, then merged."""
@@ -429,6 +433,13 @@ def _by_name(cells: FloatArray, ends: Sequence[IntArray], each: int) -> list[Flo
     """Numbers of all bins, so many for each, by name."""
     sizes = [each * (len(inner) + 1) for inner in ends]
     return np.split(np.asarray(cells, dtype=float), np.cumsum(sizes)[:-1])
+
+
+def _cell(cells: Any, place: int, total: int, is_noised: bool) -> Between:
+    """How many rows are in a cell of a list."""
+    if is_noised:
+        return first_cell(np.roll(cells, -place), total)
+    return (float(cells[place]),) * 3
 
 
 def _share(top: Any, bottom: Any) -> float | Between:

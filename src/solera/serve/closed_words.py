@@ -17,6 +17,8 @@ def name_of(text: JobText) -> str:
         names = {" → ".join(_kinds(learner)) or "a learner": None for learner in text.learners}
         points = f"the best of {len(text.learners)}: " if len(text.learners) > 1 else ""
         return f"{points}{', '.join(names)}{again}"
+    if text.learner is not None:
+        return learner_words(text.learner)
     return f"score {text.model[:12]}" if text.model else "describe"
 
 
@@ -69,7 +71,7 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
 
 
 def _learner_lines(text: JobText) -> list[tuple[str, str]]:
-    if text.kind != "training":
+    if text.learner is None:
         return []
     if not isinstance(text.learner, list):
         return [("learner", learner_words(text.learner))]

@@ -252,7 +252,7 @@ class FedBins(Transformer):
 
     @property
     def cuts_at_atoms(self) -> bool:
-        return True
+        return self.dp is None
 
     def train(self, federation: Federation) -> None:
         levels, width = np.arange(1, self.bins) / self.bins, self.schema_.width

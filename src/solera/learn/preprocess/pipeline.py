@@ -63,6 +63,8 @@ class Pipeline(Predictor):
         ]
 
     def parameters_of_output(self, schema: Schema) -> int:
+        if self.learners[-1].privacy is not None:
+            return 0
         for step in self.learners[:-1]:
             assert isinstance(step, Transformer)
             schema = step.planned_schema(schema)
@@ -158,7 +160,7 @@ class Pipeline(Predictor):
 
     @property
     def needs_exact_training(self) -> bool:
-        return any(step.needs_exact_training for step in self.learners)
+        return any(step.needs_exact_training for step in self.learners if step.privacy is None)
 
     @property
     def is_personal(self) -> bool:

@@ -108,9 +108,14 @@ class FedID3(SingleTree):
             return self.dp
         return DP(epsilon=self.epsilon, delta=0.0, level="record", where="local")
 
+    def why_not_closed(self) -> str | None:
+        if self.privacy is not None and self.max_depth is None:
+            return "max_depth= says how often it asks with noise"
+        return super().why_not_closed()
+
     @property
     def cuts_at_atoms(self) -> bool:
-        return True
+        return self.privacy is None
 
     @property
     def needs_exact_training(self) -> bool:
@@ -122,7 +127,7 @@ class FedID3(SingleTree):
     def train(self, federation: Federation) -> None:
         self.check_target()
         order = self._order()
-        if is_closed(federation):
+        if is_closed(federation) and self.privacy is None:
             order["atoms"] = [self._first_codes(federation, f) for f in self.schema_.features]
         level = 0
 

@@ -16,13 +16,18 @@ PERSONS = "board.persons"
 
 @task(PERSONS)
 def count_persons(client: Client, ask: Any) -> dict[str, Any]:
-    """The persons in every part of this client's rows, the rows, and those of every class."""
+    """The persons in every part of this client's rows, the rows, and those of every class.
+
+    Where noise is to hide targets, ``classes`` are not asked for.
+    """
     counts: dict[str, Any] = {"rows": {}}
     for part in PARTS:
         every = np.arange(len(client.data.part(part)))
         counts[part] = count_by(None, rows=_first_rows(client, part), part=part)
         counts["rows"][part] = count_by(None, rows=every, part=part)
     schema, y = client.data.schema, client.data.y
+    if not ask["classes"]:
+        return counts
     if schema.target == "classes":
         counts["classes"] = count_by(class_codes(y, schema.classes), len(schema.classes))
     elif schema.target == "labels":

@@ -13,7 +13,7 @@ from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError, GateRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
-from solera.learn.closed import count_all_persons, is_closed
+from solera.learn.closed import is_closed, persons_in
 from solera.learn.preprocess.atom_bins import check_atoms, gaps_of, lines_of
 from solera.learn.preprocess.quantiles import NOISED_ASKS
 from solera.learn.trees.boosting.base import (
@@ -133,7 +133,7 @@ class FedHistGBDT(Boosted):
 
     @property
     def cuts_at_atoms(self) -> bool:
-        return True
+        return self.dp is None
 
     @property
     def needs_exact_training(self) -> bool:
@@ -143,7 +143,7 @@ class FedHistGBDT(Boosted):
         """Refuse stumps with more bins than a sixth of all persons, who would be told apart."""
         if self.max_depth > 1:
             return
-        persons = count_all_persons(federation)["train"]
+        persons = persons_in(federation)["train"]
         edges = [len(of_column) for of_column in self.bins_.edges_]
         others = 1 + int(gaps.sum())
         parameters = others + sum(edges)

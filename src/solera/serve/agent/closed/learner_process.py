@@ -65,9 +65,18 @@ class AgentExchange:
             os._exit(0)  # nobody wants the result any more
 
 
+class WithoutTorch:
+    """Finds no torch, which computes by paths of its own."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """An import of it fails as where it is not installed."""
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"no {name} in the process of a learner", name=name)
+
+
 def main() -> None:
     """Learn what the agent says, and tell it the result."""
-    sys.modules["torch"] = None  # type: ignore[assignment]  # it has paths of its own
+    sys.meta_path.insert(0, WithoutTorch())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s learner: %(message)s")
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     exchange = AgentExchange(channel)

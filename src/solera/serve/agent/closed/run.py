@@ -42,7 +42,8 @@ _DAY = 24 * 3600.0
 class Owner:
     """What a run needs of the agent.
 
-    ``objection(job)`` says why the job may not go on here now, if so.
+    ``objection(job)`` says why the job may not go on here now, if so; ``give_back(jid)`` that it
+    has ended before anything has left.
     """
 
     identity: Identity
@@ -53,6 +54,7 @@ class Owner:
     store: ClosedStore
     connect: Callable[[], Connection]
     objection: Callable[[OwnJob], str | None]
+    give_back: Callable[[str], None]
     stop: threading.Event
 
     @property
@@ -130,6 +132,9 @@ class ClosedRun(threading.Thread):
             board.end(finished=False)
         except (RunEnded, CoordinatorError) as error:
             log.info("closed job %s: %s", self.job.jid[:8], error)
+        job = self.owner.store.job(self.job.jid)
+        if job is not None and not job.sums:
+            self.owner.give_back(self.job.jid)
         run.end()
         self.owner.store.end(self.job.jid, reason, self._told)
 

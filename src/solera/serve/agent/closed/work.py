@@ -1,11 +1,13 @@
 """What an owner's learner computes for a closed job, and what it leaves.
 
 The result is a payload, the same bytes at every owner: ``{"model": …, "history": …}``,
-``{"evaluation": …}``, ``{"description": …}``; or ``{"refused": …}`` where totals allow none.
+``{"evaluation": …}``, ``{"description": …}``, ``{"statistics": …}``; or ``{"refused": …}`` where
+totals allow none.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from solera.core.component import build, build_fitted
@@ -42,9 +44,9 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> tuple[bytes, Any]:
         return closed_result(learner, federations(learner), **options), learner
     try:
         if text.kind == "statistics":
-            described = _described(federation_of(text, epoch, exchange, _DESCRIBE))
-            return encode({"description": described}), None
+            return _statistics(text, epoch, exchange), None
         federation = federation_of(text, epoch, exchange, type(model).__name__)
+        assert model is not None  # the text of an evaluation names one
         federation = model.at_clients(federation) if model.is_personal else federation
         evaluation = evaluate_closed(model, federation, "test", text.metrics)
         return encode({"evaluation": to_payload(evaluation)}), None
@@ -68,6 +70,25 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
     return Federation(engine, seed=seed, names=names, positive=positive)
 
 
+<<<<<<< HEAD
+=======
+def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, Any]:
+    found = model.evaluate(federation, metrics=text.metrics)
+    metrics = {name: figure.to_payload() for name, figure in found.metrics.items()}
+    told = {"metrics": metrics, "counts": found.counts, "notes": list(found.notes)}
+    return {**told, "positive": found.positive}
+
+
+def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
+    if text.learner is None:
+        federation = federation_of(text, epoch, exchange, _DESCRIBE)
+        return encode({"description": _described(federation)})
+    job = build(text.learner)
+    federation = federation_of(text, epoch, exchange, type(job).__name__)
+    return encode({"statistics": asdict(job.look(federation))})
+
+
+>>>>>>> main
 def _described(federation: Federation) -> dict[str, Any]:
     found = describe_closed(federation)
     return {

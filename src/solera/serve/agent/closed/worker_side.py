@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from solera.core.component import build
@@ -13,12 +14,16 @@ from solera.data.dictionary_tables import Table
 from solera.data.epoch_rows import selected_rows, snapshot_of
 from solera.engines.asks import ask_from_payload
 from solera.engines.owner import OwnerAnswer, OwnerWorker
+from solera.serve.agent.closed.price import price_of_text
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.epoch import Epoch
 from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.snapshot import Snapshot
 from solera.trust.policy import Policy
+
+_ROUNDING = 1 + 1e-6
+"""Of ε, which is computed in one go beforehand, and sum by sum."""
 
 TableSource = Callable[[Dictionary], Table]
 """Reads an owner's rows by a dictionary."""
@@ -91,7 +96,10 @@ class ClosedTasks:
                 hint="solera dictionary change",
             )
         rows = selected_rows(epoch.dictionary, [self._rows], selection_of(text))
-        return OwnerWorker(rows, self._policy, secret, len(epoch.owners))
+        owners = len(epoch.owners)
+        price = price_of_text(order["text"], owners)
+        budget = None if price is None else (price.epsilon * _ROUNDING, price.delta)
+        return OwnerWorker(rows, replace(self._policy, budget=budget), secret, owners)
 
 
 def selection_of(text: JobText) -> Selection:
