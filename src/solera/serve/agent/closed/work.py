@@ -70,15 +70,6 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
     return Federation(engine, seed=seed, names=names, positive=positive)
 
 
-<<<<<<< HEAD
-=======
-def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, Any]:
-    found = model.evaluate(federation, metrics=text.metrics)
-    metrics = {name: figure.to_payload() for name, figure in found.metrics.items()}
-    told = {"metrics": metrics, "counts": found.counts, "notes": list(found.notes)}
-    return {**told, "positive": found.positive}
-
-
 def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
     if text.learner is None:
         federation = federation_of(text, epoch, exchange, _DESCRIBE)
@@ -88,7 +79,6 @@ def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
     return encode({"statistics": asdict(job.look(federation))})
 
 
->>>>>>> main
 def _described(federation: Federation) -> dict[str, Any]:
     found = describe_closed(federation)
     return {
