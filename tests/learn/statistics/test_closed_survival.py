@@ -88,7 +88,7 @@ def test_a_curve_says_its_grid() -> None:
     assert "times of the epoch" in str(curves)
     assert f"a: {times}" in str(curves)
     assert f"a: {times}" in curves._repr_html_()
-    assert f"a: {times}" in curves.plot().axes[0].get_title()
+    assert f"a: {times}" in curves.plot().get_supxlabel()
 
 
 @pytest.mark.data

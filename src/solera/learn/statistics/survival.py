@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +40,7 @@ from solera.trust.board.engine import NotClosed
 _MOST_TIMES = 1000
 _HEADER = ("group", "training rows", "events", "median")
 _LEVEL = 0.95
+_WIDTH = 80
 _GRID = (
     f"grid: times of the epoch, {LEAST} events or more before each; rows at risk, and the log-rank "
     "test, are estimated between them"
@@ -166,7 +168,8 @@ class SurvivalCurves:
             band = np.concatenate([np.ones((1, 2)), curve.interval])
             ax.fill_between(times, *band.T, step="post", alpha=0.2, color=line.get_color())
         rows = sum(map(_rows, self.curves))
-        title = "\n".join([f"{rows:,.0f} training rows", *self.notes])
+        title = f"{rows:,.0f} training rows"
+        figure.supxlabel("\n".join(fill(note, _WIDTH) for note in self.notes), fontsize="small")
         ax.set(xlabel="time", ylabel="share without event", ylim=(0, 1.02), title=title)
         ax.legend()
         return figure
