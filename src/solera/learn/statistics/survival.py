@@ -122,9 +122,7 @@ class SurvivalCurves:
         """χ², its degrees of freedom, and the p-value."""
         from scipy.stats import chi2
 
-        if (tables := self.by_time) is None:
-            tables = np.array([(curve.events, curve.at_risk) for curve in self.curves])
-        used = tables[tables[:, 1, 0] > 0]
+        used = self._compared()
         if len(used) < 2:
             raise UsageError("a log-rank test compares two groups or more", hint="give by=")
         d, n = used[:, 0], used[:, 1]
@@ -140,6 +138,13 @@ class SurvivalCurves:
         df = len(used) - 1
         return float(statistic), df, float(chi2.sf(statistic, df))
 
+    def _compared(self) -> FloatArray:
+        """Events and rows at risk of the groups that have any, at the same times."""
+        tables = self.by_time
+        if tables is None:
+            tables = np.array([(curve.events, curve.at_risk) for curve in self.curves])
+        return np.asarray(tables[tables[:, 1, 0] > 0])
+
     def _lines(self) -> list[tuple[str, str, str, str]]:
         return [
             (c.name, f"{_rows(c):,.0f}", f"{c.events.sum():,.0f}", f"{c.median:g}")
@@ -150,7 +155,7 @@ class SurvivalCurves:
         lines = [_HEADER, *self._lines()]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
-        if len(self.curves) > 1:
+        if len(self._compared()) > 1:
             statistic, df, p = self.log_rank()
             text.append(f"log-rank test: χ² = {statistic:.3f} with {df} df, p = {p:.4g}")
         return "\n".join([*text, *self.notes])
