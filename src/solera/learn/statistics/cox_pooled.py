@@ -72,7 +72,7 @@ class PooledRiskSets:
         cells = round.ask(sum_hazards, {**self._ask, "coef": coef}).fold(Sum())["sums"]
         if not coef.any():  # from now on about the mean of all rows
             center = cells[:, 1:].sum(axis=0) / self.rows
-            cells[:, 1:] -= cells[:, :1] * center
+            cells = cells - cells[:, :1] * np.append(0.0, center)
             self._ask["center"] = center
             self._of_events = cells[:times, 1:].sum(axis=0)
         sums = EfronSums.of(self._at_risk @ cells, cells[:times], self.events)
