@@ -12,7 +12,7 @@ import torch
 from cases import learner_cases, rows
 
 import solera as so
-from solera.core.errors import GateRefusal
+from solera.core.errors import PolicyRefusal
 from solera.core.payload import decode
 from solera.simulate.simulation import Simulation
 from solera.trust.board.engine import NotClosed
@@ -73,7 +73,7 @@ def test_a_learner_is_a_closed_job_or_says_what_to_use(name: str) -> None:
     refusal = ""
     try:
         closable(make()).fit(federation, progress=False)
-    except (NotClosed, GateRefusal) as refused:
+    except (NotClosed, PolicyRefusal) as refused:
         refusal = str(refused)
     must_close = name.partition("-")[0] in CLOSED and name not in REFUSED
     assert not (must_close and refusal)

@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 import solera as so
 from solera.cli.closed_jobs import listed
 from solera.core.component import describe
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.serve.agent.closed.rules import refusal
 from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.closed import ClosedJob
@@ -139,7 +139,7 @@ def test_describe_is_a_closed_job(network):
 )  # fmt: skip
 def test_what_no_text_carries_is_refused_before_it_is_registered(network, call, says):
     before = {name: len(jobs) for name, jobs in states(network).items()}
-    with pytest.raises((NotClosed, UsageError, GateRefusal), match=says):
+    with pytest.raises((NotClosed, UsageError, PolicyRefusal), match=says):
         call(network.closed())
     assert {name: len(jobs) for name, jobs in states(network).items()} == before
 
@@ -174,7 +174,7 @@ def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):
     while policies_so_far(fed.engine.connection, network.federation)[1]:
         assert time.monotonic() < deadline, "agents say their policies when they begin"
         time.sleep(0.1)
-    with pytest.raises(GateRefusal, match="answer no open ask") as refused:
+    with pytest.raises(PolicyRefusal, match="answer no open ask") as refused:
         fed.ask("data.describe")
     assert "learner.fit(federation)" in str(refused.value)
 

@@ -10,7 +10,7 @@ import pytest
 import solera as so
 from solera.core.aggregation import Sum
 from solera.core.clients import Client, Draws
-from solera.core.errors import GateRefusal, NotEnoughReplies
+from solera.core.errors import NotEnoughReplies, PolicyRefusal
 from solera.core.payload import is_finite
 from solera.core.schema import Schema
 from solera.core.task import find_task
@@ -73,10 +73,10 @@ def test_noise_needs_a_budget_and_is_charged():
     rows = RNG.normal(size=(300, 3))
     dp = so.DP(epsilon=5.0, delta=1e-4, level="record", clip=1.0)
     model = so.FedKMeans(2, rounds=3, init=rows[:2], tolerance=0, dp=dp)
-    with pytest.raises(GateRefusal, match="no budget"):
+    with pytest.raises(PolicyRefusal, match="no budget"):
         model.clone().fit(so.simulate(rows, clients=3, policy="noise"))
     small = Policy("noise", budget=(1.0, 1e-3))
-    with pytest.raises(GateRefusal, match="privacy budget is ε = 1"):
+    with pytest.raises(PolicyRefusal, match="privacy budget is ε = 1"):
         model.clone().fit(so.simulate(rows, clients=3, policy=small))
     model.fit(so.simulate(rows, clients=3, policy=BUDGET, seed=1))
     assert model.epsilon_ == pytest.approx(5.0, rel=1e-3)

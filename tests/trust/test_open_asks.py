@@ -14,7 +14,7 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import describe
-from solera.core.errors import GateRefusal, NotEnoughReplies, Refusal, UsageError
+from solera.core.errors import NotEnoughReplies, PolicyRefusal, Refusal, UsageError
 from solera.core.schema import infer
 from solera.core.task import find_task
 from solera.serve.agent.error_codes import code_of
@@ -88,7 +88,7 @@ def test_under_sums_nothing_runs_and_the_line_to_write_is_named(engine):
     RAN.clear()
     with (
         so.simulate(X, Y, clients=3, policy="sums", engine=engine, workers=1) as fed,
-        pytest.raises(GateRefusal, match="answer no open ask") as refused,
+        pytest.raises(PolicyRefusal, match="answer no open ask") as refused,
     ):
         fed.ask("trust.runs", {"privacy": NOISE}).fold(so.aggregations.Sum())
     assert "learner.fit(federation)" in str(refused.value.hint)
@@ -321,7 +321,7 @@ def test_a_task_that_refuses_is_not_quoted_and_the_policy_is():
     assert "the first row is" in str(error)
     assert code_of(error, "trust.quotes", schema).startswith("declined: ")
     error = failure("noise", "trust.classes")
-    assert isinstance(error, GateRefusal)
+    assert isinstance(error, PolicyRefusal)
     assert code_of(error, "trust.classes", schema) == str(error)
 
 

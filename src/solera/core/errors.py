@@ -6,6 +6,7 @@ than a clause; the command line prints it on a line of its own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +90,19 @@ class Refusal(SoleraError):
     """Raised inside a task when the client declines; the coordinator sees the reason."""
 
 
-class GateRefusal(Refusal):
+class PolicyRefusal(Refusal):
     """A refusal of the owner's policy; its text is made of limits and of what was asked.
 
     It quotes no row and may leave an agent as it is, unlike that of any other error.
     """
+
+
+def __getattr__(name: str) -> type[PolicyRefusal]:
+    """:class:`PolicyRefusal` by the name that it had with the gate on answers."""
+    if name != "GateRefusal":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("GateRefusal is called PolicyRefusal", DeprecationWarning, stacklevel=2)
+    return PolicyRefusal
 
 
 class NotEnoughReplies(SoleraError):

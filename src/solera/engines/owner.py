@@ -16,7 +16,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import PARTS, Client, ClientData, Draws, Part, Source
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Fit
-from solera.core.errors import DataError, GateRefusal
+from solera.core.errors import DataError, PolicyRefusal
 from solera.core.payload import decode, encode, read_only
 from solera.core.replies import Reply, map_leaves
 from solera.core.task import find_task
@@ -95,7 +95,7 @@ class OwnerWorker:
     def _charge(self, fit: Fit, draw: bytes, events: Sequence[Event]) -> None:
         """Refuse noise beyond what the job may spend, by whatever table; a draw counts once."""
         if self.policy.budget is None:
-            raise GateRefusal(
+            raise PolicyRefusal(
                 "the job asks with noise that nobody has priced, and there is no budget for it",
                 hint="[privacy] of the policy, and so.DP(…) as dp= of the learner",
             )

@@ -17,7 +17,7 @@ from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import Part
 from solera.core.component import Component, describe_fitted
-from solera.core.errors import GateRefusal, SoleraError
+from solera.core.errors import PolicyRefusal, SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import encode
 from solera.core.schema import Schema
@@ -126,7 +126,7 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
         if part.privacy is not None:
             continue  # noise hides every person, whatever the rounds and batches are
         if part.needs_exact_training and not policy.exact_training:
-            raise GateRefusal(
+            raise PolicyRefusal(
                 f"{type(part).__name__} trains in many rounds, whose exact sums together can give "
                 "away a person's target: the policy does not allow it",
                 hint='exact_training = true in the policy, in a simulation policy={"policy": '
@@ -134,7 +134,7 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
             )
         batch = getattr(part, "batch_size", None)
         if part.sends_updates and batch is not None and batch < policy.min_count:
-            raise GateRefusal(
+            raise PolicyRefusal(
                 f"{type(part).__name__}(batch_size={batch}): a batch holds at least min_count = "
                 f"{policy.min_count} rows",
                 hint=f"batch_size={policy.min_count}",
@@ -179,14 +179,14 @@ def check_price(price: Price | None, policy: Policy, owners: int) -> None:
     if price is None:
         return
     if policy.budget is None:
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"the job is worth {price}, and the policy has no budget for that",
             hint="[privacy] with epsilon = 8.0 and delta = 1e-5, in a simulation policy={"
             '"policy": "sums", "privacy": {"epsilon": 8.0, "delta": 1e-5}}',
         )
     trusted = policy.peers_of_noise(owners)
     if price.honest_peers > trusted:
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"the job counts on the noise of {price.honest_peers} other owners, the policy on "
             f"{trusted}",
             hint=f"so.DP(…, honest_peers={trusted})",
@@ -214,7 +214,7 @@ def check_jobs(federation: Federation, kind: str) -> None:
 
 def _check_kind(policy: Policy, kind: str) -> None:
     if kind not in policy.jobs:
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"the policy lets no job of {kind} run", hint=f'jobs = ["{kind}", …] in the policy'
         )
 
@@ -228,14 +228,14 @@ def check_persons(learner: Any, schema: Schema, persons: Persons) -> None:
     noised = [part.privacy for part in _parts(learner) if part.privacy is not None]
     several = persons["rows"]["train"] > persons["train"]
     if several and any(dp.level == "record" for dp in noised):
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"{type(learner).__name__}(dp=…): noise hides one row, and some person has several",
             hint="one row for each person; or so.DP(level='client', …), which hides all of one",
         )
     if persons["small classes"] and learner.predicts:
         few = np.unravel_index(np.argmin(persons["classes"]), np.shape(persons["classes"]))
         names = schema.label_names if schema.target == "labels" else schema.classes
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"{type(learner).__name__}: too few persons of all owners are of class "
             f"{str(names[few[0]])!r}, so that sums would tell of single ones",
             hint="merge it with another class in the dictionary, or a population without it",

@@ -17,7 +17,7 @@ import numpy as np
 from solera.core.accounting import Event, accountant_of, epsilon_of
 from solera.core.clients import Client
 from solera.core.constraints import Count, Positive
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.core.replies import map_leaves
 from solera.core.task import Task
 from solera.trust.cells import Behind
@@ -143,7 +143,7 @@ def check_budget(
     """Refuse events that, with those before, are worth more than (ε, δ)."""
     after = worth([*spent, *more], delta)
     if not after <= epsilon * (1 + _SMALL):
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"the privacy budget is ε = {epsilon:g} at δ = {delta:g}; after this reply it would "
             f"be ε = {after:.4g}",
             hint="more noise, fewer rounds; `solera budget` shows what was spent",

@@ -17,7 +17,7 @@ import numpy as np
 
 from solera.core.accounting import Event
 from solera.core.clients import Client, Part
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.core.task import Task
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, entries_of
@@ -36,9 +36,9 @@ def check_open_ask(policy: Policy | None, task: Task) -> None:
     if policy is None:
         return
     if policy.policy == "sums":
-        raise GateRefusal(f"{NO_OPEN_ASKS}, here for {task.name!r}", hint=FIT_INSTEAD)
+        raise PolicyRefusal(f"{NO_OPEN_ASKS}, here for {task.name!r}", hint=FIT_INSTEAD)
     if task.sealed and "vertical" not in policy.jobs:
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"task {task.name!r} exchanges messages between clients, which is no sum: it runs "
             'under the policy "trusted" with jobs = ["vertical"]'
         )
@@ -52,7 +52,7 @@ def answer(
     reply: Any,
     ledger: Ledger | None = None,
 ) -> Any:
-    """The reply of a task as numbers, as it may leave, or a :class:`GateRefusal`."""
+    """The reply of a task as numbers, as it may leave, or a :class:`PolicyRefusal`."""
     check_open_ask(policy, task)
     if policy is None or policy.trusts_the_driver:
         return numbers_of(task, client, payload, reply)
@@ -132,8 +132,8 @@ def _check_only_contributions(task: Task, reply: Any) -> None:
         )
 
 
-def _refusal(task: Task, why: str) -> GateRefusal:
-    return GateRefusal(f"task {task.name!r}: {why}")
+def _refusal(task: Task, why: str) -> PolicyRefusal:
+    return PolicyRefusal(f"task {task.name!r}: {why}")
 
 
 def _contributions(reply: Any) -> dict[str, Contribution]:
@@ -161,7 +161,7 @@ def _whole_part(client: Client, part: Part, unit: str | None) -> Behind:
     if unit is not None:
         units = client.data.units(part)
         if units is None:
-            raise GateRefusal(f"no column {unit!r} says whose rows these are")
+            raise PolicyRefusal(f"no column {unit!r} says whose rows these are")
     return Behind(len(client.data.part(part)), units=units)
 
 

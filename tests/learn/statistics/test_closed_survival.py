@@ -14,7 +14,7 @@ from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 import solera as so
-from solera.core.errors import DataError, GateRefusal, UsageError
+from solera.core.errors import DataError, PolicyRefusal, UsageError
 from solera.learn.statistics import survival_grid
 from solera.simulate.owners import SimulatedOwners
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_fitted_is_named() -> None:
         with pytest.raises(DataError, match="x1 tells who has the event without error"):
             so.FedCox(strata=strata).fit(owners(early), progress=False)
     wide = trial(rows=100, columns=17).drop(columns="arm")
-    with pytest.raises(GateRefusal, match="17 parameters of one output need 102 persons"):
+    with pytest.raises(PolicyRefusal, match="17 parameters of one output need 102 persons"):
         so.FedCox().fit(owners(wide), progress=False)
     few = frame.assign(event=(np.arange(len(frame)) < 4) * 1.0)
     with pytest.raises(DataError, match="fewer than about 10 events"):

@@ -11,7 +11,7 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
-from solera.core.errors import GateRefusal, NotEnoughReplies, UsageError
+from solera.core.errors import NotEnoughReplies, PolicyRefusal, UsageError
 from solera.core.task import find_task
 from solera.trust.open_asks import numbers_of
 
@@ -130,8 +130,8 @@ def test_boosting_with_noise_is_priced_as_a_whole():
     dp = so.DP(epsilon=8.0, delta=1e-5, level="record")
     owners = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy=limits)
     assert 7.9 < make(dp).fit(owners).epsilon_ <= 8.0
-    with pytest.raises(GateRefusal, match="privacy budget"):
+    with pytest.raises(PolicyRefusal, match="privacy budget"):
         make(dp.clone().set_params(epsilon=8.5)).fit(owners)
     without = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy="noise")
-    with pytest.raises(GateRefusal, match="no budget"):
+    with pytest.raises(PolicyRefusal, match="no budget"):
         make(dp).fit(without)

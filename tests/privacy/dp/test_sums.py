@@ -11,7 +11,7 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.core.task import find_task
 from solera.learn.describe import Describe
 from solera.trust.contributions import Contribution, entries_of
@@ -276,7 +276,7 @@ def test_descriptions_tell_of_every_client_with_all_of_the_noise():
 def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
     """Rows are clipped for it, and a tiny clip singles one out; nothing counts the noise."""
     fed = clients(policy="noise")
-    with pytest.raises(GateRefusal, match="no budget"):
+    with pytest.raises(PolicyRefusal, match="no budget"):
         so.FedHEONN(dp=DP).fit(fed)
     so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import solera as so
 from solera.core.engine import Ask, Preparation
-from solera.core.errors import GateRefusal, Refusal, UsageError
+from solera.core.errors import PolicyRefusal, Refusal, UsageError
 from solera.core.task import find_task, task
 from solera.serve.agent.policy import Hours, JobFacts, NeedsApproval, OwnerPolicy
 from solera.trust.open_asks import check_open_ask
@@ -123,12 +123,12 @@ def test_standing_jobs_need_trust(name):
 def test_an_upload_of_rows_leaves_under_trust_only():
     """So does everything that forgets, contributes or seals: these are asks like any other."""
     upload = find_task("select.upload")
-    with pytest.raises(GateRefusal, match="answer no open ask"):
+    with pytest.raises(PolicyRefusal, match="answer no open ask"):
         check_open_ask(Policy("sums"), upload)
     sealed = find_task("vertical.rows")
     narrow = Policy.of({"policy": "trusted", "jobs": ["training"]})
     for policy in (Policy.of("noise"), narrow):
-        with pytest.raises(GateRefusal, match='under the policy "trusted" with jobs'):
+        with pytest.raises(PolicyRefusal, match='under the policy "trusted" with jobs'):
             check_open_ask(policy, sealed)
     for one in (upload, sealed):
         check_open_ask(Policy.of("trusted"), one)

@@ -15,7 +15,7 @@ from board_owners import EXACT
 
 import solera as so
 from solera.core.absent import split_gaps
-from solera.core.errors import GateRefusal
+from solera.core.errors import PolicyRefusal
 from solera.learn.conditions import Condition
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.simulate.owners import SimulatedOwners
@@ -325,14 +325,14 @@ def test_stumps_need_no_switch_within_the_sixth() -> None:
     draw = np.random.default_rng(0)
     X = draw.normal(size=(200, 8))
     federation = so.simulate(X, (X[:, 0] > 0).astype(int), clients=4, policy="sums")
-    with pytest.raises(GateRefusal, match=r"more parameters .* \(bins=(\d+)\)") as refused:
+    with pytest.raises(PolicyRefusal, match=r"more parameters .* \(bins=(\d+)\)") as refused:
         so.FedHistGBDT(rounds=3, max_depth=1).fit(federation)
     bins = int(str(refused.value).rpartition("bins=")[2].rstrip(")"))
     so.FedHistGBDT(rounds=3, max_depth=1, bins=bins).fit(federation)
-    with pytest.raises(GateRefusal, match="more parameters"):
+    with pytest.raises(PolicyRefusal, match="more parameters"):
         so.FedHistGBDT(rounds=3, max_depth=1, bins=bins + 1).fit(federation)
     wide = so.simulate(draw.normal(size=(80, 20)), np.arange(80) % 2, clients=4, policy="sums")
-    with pytest.raises(GateRefusal, match="FedSelect"):
+    with pytest.raises(PolicyRefusal, match="FedSelect"):
         so.FedHistGBDT(max_depth=1).fit(wide)
 
 
@@ -340,7 +340,7 @@ def test_stumps_need_no_switch_within_the_sixth() -> None:
     "learner", [so.FedHistGBDT(max_depth=2), so.Pipeline(so.FedBins(4), so.FedID3())]
 )
 def test_deeper_trees_need_exact_training(learner: Any) -> None:
-    with pytest.raises(GateRefusal, match="exact_training = true"):
+    with pytest.raises(PolicyRefusal, match="exact_training = true"):
         learner.fit(drawn(0, policy="sums"))
 
 

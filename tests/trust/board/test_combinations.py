@@ -12,7 +12,7 @@ from board_owners import EXACT
 from combinations import Recorder, singled_out
 
 import solera as so
-from solera.core.errors import DataError, GateRefusal
+from solera.core.errors import DataError, PolicyRefusal
 
 LEAST = 5
 
@@ -81,7 +81,7 @@ def test_many_jobs_single_out_no_more_persons_than_the_owners_page_says(
             population=str(rng.choice(["all", "high", "women"])), **options,
         )  # fmt: skip
         fits = learner(rng)
-        with suppress(GateRefusal, DataError):  # some are refused at this size
+        with suppress(PolicyRefusal, DataError):  # some are refused at this size
             so.describe(federation) if fits is None else fits.fit(federation, progress=False)
         if job in (0, 3, jobs - 1):
             alone.append(len(singled_out(recorder.sets)))

@@ -12,7 +12,7 @@ import pytest
 
 import solera as so
 from solera.core.accounting import Event
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.data.federated import FederatedData
 from solera.engines import owner as owner_module
 from solera.engines.owner import OwnerWorker
@@ -281,7 +281,7 @@ def test_what_no_owner_lets_out_is_refused_before_anything_leaves(
     policy: Any, options: Any, why: str, line: str, asked: list[Any]
 ) -> None:
     federation = owners(policy=policy)
-    with pytest.raises(GateRefusal, match=why) as refused:
+    with pytest.raises(PolicyRefusal, match=why) as refused:
         LEARNERS["FedLinear"]().fit(federation)
     assert line in str(refused.value)
     assert not federation.meter.records
@@ -319,7 +319,7 @@ def test_a_budget_of_the_job_holds_whoever_writes_the_table(asked: list[Any]) ->
     LEARNERS["FedLinear"]().fit(federation)
     _, ask = asked[0]
     worker = workers(federation)[0]
-    with pytest.raises(GateRefusal, match="the privacy budget is"):
+    with pytest.raises(PolicyRefusal, match="the privacy budget is"):
         worker.run(b"one more", ask)
 
 
@@ -328,6 +328,6 @@ def test_persons_with_several_rows_are_hidden_with_their_owner_or_not_at_all() -
     frame = _frame().assign(person=person)
     dictionary = so.epochs.draft(frame, target="y", identifier="person")
     options = {"clients": OWNERS, "seed": 1, "dictionary": dictionary, "policy": NOISE}
-    with pytest.raises(GateRefusal, match="some person has several"):
+    with pytest.raises(PolicyRefusal, match="some person has several"):
         LEARNERS["FedGLM"]().fit(so.simulate(frame, target="y", **options))
     LEARNERS["FedLinear"]().fit(so.simulate(frame, target="y", **options))

@@ -11,7 +11,7 @@ import torch
 from board_owners import EXACT
 
 import solera as so
-from solera.core.errors import DataError, GateRefusal, UsageError
+from solera.core.errors import DataError, PolicyRefusal, UsageError
 from solera.core.task import task
 from solera.learn.base import Learner
 from solera.trust.board.engine import NotClosed
@@ -145,14 +145,14 @@ def test_an_attack_on_rows_is_one_of_an_owner() -> None:
 def test_many_rounds_need_exact_training(shared: list[str]) -> None:
     """Nothing leaves before the refusal, nor of the steps before the last."""
     for learner in (so.FedLinear(), so.Pipeline(so.FedScaler(), so.FedAvg(MLP))):
-        with pytest.raises(GateRefusal, match='"exact_training": True'):
+        with pytest.raises(PolicyRefusal, match='"exact_training": True'):
             learner.fit(owners(policy="sums"))
     assert not shared
     so.Pipeline(so.FedScaler(), so.FedLinear(rounds=1)).fit(owners())
 
 
 def test_batches_hold_min_count_rows(shared: list[str]) -> None:
-    with pytest.raises(GateRefusal, match="a batch holds at least min_count = 5"):
+    with pytest.raises(PolicyRefusal, match="a batch holds at least min_count = 5"):
         so.FedLinear(batch_size=4).fit(owners())
     assert not shared
     so.FedLinear(batch_size=5, rounds=1).fit(owners())
@@ -165,7 +165,7 @@ def test_at_most_a_sixth_of_all_persons(shared: list[str]) -> None:
         for learner in (make(), so.Pipeline(so.FedScaler(), make())):
             shared.clear()
             few = so.simulate(X[:35], Y[:35], clients=4, policy="sums")
-            with pytest.raises(GateRefusal, match="6 parameters of one output need 36 persons"):
+            with pytest.raises(PolicyRefusal, match="6 parameters of one output need 36 persons"):
                 learner.fit(few)
             assert set(shared) <= {"board.persons"}
 
@@ -178,7 +178,7 @@ def test_persons_are_counted_and_not_rows() -> None:
     fed = so.simulate(
         frame, clients=4, partition=by_patient(frame), dictionary=agreed, policy="sums"
     )
-    with pytest.raises(GateRefusal, match="need 36 persons of all owners, there are 34"):
+    with pytest.raises(PolicyRefusal, match="need 36 persons of all owners, there are 34"):
         so.FedGLM("binomial").fit(fed)
 
 
@@ -189,20 +189,20 @@ def by_patient(frame: Any) -> Any:
 
 def test_kinds_of_jobs(shared: list[str]) -> None:
     narrow = {"policy": "sums", "jobs": ["statistics"]}
-    with pytest.raises(GateRefusal, match="no job of training"):
+    with pytest.raises(PolicyRefusal, match="no job of training"):
         so.FedGLM("binomial").fit(owners(policy=narrow))
     model = so.FedGLM("binomial").fit(owners(test=0.2))
     shared.clear()
-    with pytest.raises(GateRefusal, match="no job of evaluation"):
+    with pytest.raises(PolicyRefusal, match="no job of evaluation"):
         model.evaluate(owners(policy=narrow, test=0.2))
     assert not shared
     assert so.describe(owners(policy=narrow)).rows == 240
-    with pytest.raises(GateRefusal, match="no job of statistics"):
+    with pytest.raises(PolicyRefusal, match="no job of statistics"):
         so.describe(owners(policy={"policy": "sums", "jobs": ["training"]}))
 
 
 def test_open_asks_name_fit_instead() -> None:
-    with pytest.raises(GateRefusal, match="answer no open ask"):
+    with pytest.raises(PolicyRefusal, match="answer no open ask"):
         owners().ask("board.persons").fold(so.aggregations.Sum())
 
 
@@ -262,7 +262,7 @@ class Asks(Learner):
 def test_contributions_are_judged_by_their_form_before_they_are_shared(
     learner: Any, why: str, line: str, shared: list[str]
 ) -> None:
-    with pytest.raises(GateRefusal, match=why) as refused:
+    with pytest.raises(PolicyRefusal, match=why) as refused:
         learner.fit(owners(policy="sums"))
     assert line in str(refused.value)
     assert set(shared) <= {"board.persons"}

@@ -10,7 +10,7 @@ import pytest
 from board_owners import EXACT, Job
 
 import solera as so
-from solera.core.errors import DataError, GateRefusal, UsageError
+from solera.core.errors import DataError, PolicyRefusal, UsageError
 from solera.core.federation import Configuration
 from solera.core.payload import decode
 from solera.learn.base import Learner
@@ -260,7 +260,7 @@ def test_names_of_a_third_party() -> None:
 
     fed = owners(X, CLASSES, policy="sums")
     np.testing.assert_allclose(Powers().fit(fed).sums_, (X**2).sum(axis=0), rtol=1e-12)
-    with pytest.raises(GateRefusal, match="nothing says which rows gave entry 'sum'") as refused:
+    with pytest.raises(PolicyRefusal, match="nothing says which rows gave entry 'sum'") as refused:
         Powers("board_test.bare").fit(fed)
     assert "so.sum_by(None, values)" in str(refused.value)
 

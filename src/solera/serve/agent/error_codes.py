@@ -10,9 +10,9 @@ import re
 
 from solera.core.errors import (
     DataError,
-    GateRefusal,
     MissingExtra,
     PayloadError,
+    PolicyRefusal,
     Refusal,
     SchemaError,
     TaskVersionMismatch,
@@ -44,7 +44,7 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
     Only what the policy itself refuses leaves in its own words. A column counts as named only where
     its whole name stands in quotes, as our errors write it.
     """
-    if isinstance(error, GateRefusal):
+    if isinstance(error, PolicyRefusal):
         return str(error)
     log.warning("task %s failed: %s", task, error, exc_info=error)
     code = next((said for kind, said in _CODES.items() if isinstance(error, kind)), _OTHERS)

@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
-from solera.core.errors import DataError, GateRefusal, PayloadError, SoleraError
+from solera.core.errors import DataError, PayloadError, PolicyRefusal, SoleraError
 from solera.core.payload import encode
 from solera.core.replies import Failure
 from solera.core.sealing import SealedOutside
@@ -102,7 +102,7 @@ def _serve_asks(
             channel.send(closed.answer(order))
             continue
         if rows is None or runner is None:
-            reason = str(GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD))
+            reason = str(PolicyRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD))
             channel.send({"kind": "refused", "reason": reason, "state": order["state"]})
             continue
         ask = ask_from_payload(order["ask"])

@@ -17,7 +17,7 @@ from solera.core.clients import IntArray, Part
 from solera.core.component import Component
 from solera.core.constraints import Count, check_arguments
 from solera.core.engine import OUTSIDE, Ask, Block, Fit
-from solera.core.errors import GateRefusal, UsageError
+from solera.core.errors import PolicyRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.core.topology import Topology
@@ -126,7 +126,7 @@ class DrivenEngine:
         Refused before anything is sent where no owner answers a driver.
         """
         if self._answers_nobody:
-            raise GateRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
+            raise PolicyRefusal(NO_OPEN_ASKS, hint=FIT_INSTEAD)
         return self._current or self._open()
 
     def _open(self, **described: Any) -> HttpEngine:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from solera.core.clients import Client, Part
-from solera.core.errors import GateRefusal
+from solera.core.errors import PolicyRefusal
 from solera.core.task import Task
 from solera.trust.board.supports import is_of_some_rows, support_of
 from solera.trust.contributions import (
@@ -70,7 +70,7 @@ def judge(
     persons: Persons | None,
     keyed: Keyed,
 ) -> Judged:
-    """The numbers of a reply, or a :class:`GateRefusal` before anything of it is posted.
+    """The numbers of a reply, or a :class:`PolicyRefusal` before anything of it is posted.
 
     ``persons`` are known but while they are counted.
     """
@@ -177,7 +177,7 @@ def _check_persons(
 def check_sixth(parameters: int, persons: int, what: str) -> None:
     """Refuse a model, solved exactly, of more parameters of one output than a sixth of persons."""
     if SHARE * parameters > persons:
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"{what}: {parameters:,} parameters of one output need {SHARE * parameters:,} persons "
             f"of all owners, there are {persons:,}: more parameters would fix targets of single "
             "persons",
@@ -201,4 +201,4 @@ def _named(entry: str) -> str:
 
 
 def _refuse(task: Task, why: str, instead: str) -> NoReturn:
-    raise GateRefusal(f"a closed job cannot add up task {task.name!r}: {why}", hint=instead)
+    raise PolicyRefusal(f"a closed job cannot add up task {task.name!r}: {why}", hint=instead)

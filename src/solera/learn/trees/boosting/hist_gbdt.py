@@ -10,7 +10,7 @@ import numpy as np
 from solera.core.aggregation import Aggregation, Fields, Sum
 from solera.core.clients import BoolArray, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.errors import DataError, GateRefusal, UsageError
+from solera.core.errors import DataError, PolicyRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.learn.closed import is_closed, persons_in
@@ -154,7 +154,7 @@ class FedHistGBDT(Boosted):
             for bins in range(2, max(edges) + 1)
             if SHARE * (others + sum(min(cuts, bins - 1) for cuts in edges)) <= persons
         ]
-        raise GateRefusal(
+        raise PolicyRefusal(
             f"FedHistGBDT(max_depth=1): bins of {parameters:,} parameters need "
             f"{SHARE * parameters:,} persons of all owners, there are {persons:,}: more parameters "
             "would fix targets of single persons",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from solera.core.component import build
-from solera.core.errors import GateRefusal, SoleraError
+from solera.core.errors import PolicyRefusal, SoleraError
 from solera.learn.closed import check_learners, check_policy, check_price
 from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
@@ -80,7 +80,7 @@ class OwnerRules:
             with closing(Ledger(ledger_of(self._folder, self._policy()))) as ledger:
                 ledger.begin(name_of(text))
                 ledger.spend(job.jid, what, price.events, *budget)
-        except GateRefusal as error:
+        except PolicyRefusal as error:
             return NewVerdict("refused", reason=str(error))
         return NewVerdict("approved", person)
 

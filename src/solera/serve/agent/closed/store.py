@@ -143,6 +143,12 @@ class ClosedStore:
             row = db.execute(query, (hash,)).fetchone()
             return None if row is None else (bytes(row[0]), bytes(row[1]))
 
+    def result_of(self, jid: str) -> tuple[str, bytes] | None:
+        """The result of a job and its hash."""
+        with self._database.write() as db:
+            row = db.execute("SELECT hash, content FROM results WHERE jid = ?", (jid,)).fetchone()
+            return None if row is None else (row[0], bytes(row[1]))
+
     def numbers_told(self, epoch: str) -> int:
         """How many numbers all jobs of an epoch have told of the sums."""
         with self._database.write() as db:

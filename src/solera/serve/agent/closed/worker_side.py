@@ -8,7 +8,7 @@ from typing import Any
 
 from solera.core.component import build
 from solera.core.engine import Fit
-from solera.core.errors import DataError, GateRefusal, SoleraError
+from solera.core.errors import DataError, PolicyRefusal, SoleraError
 from solera.core.payload import encode
 from solera.data.dictionary_tables import Table
 from solera.data.epoch_rows import selected_rows, snapshot_of
@@ -55,7 +55,7 @@ class ClosedTasks:
             return {"kind": "replied", "reply": encode(terms), "state": {"state": after}}
         except MemoryError:
             raise
-        except GateRefusal as error:
+        except PolicyRefusal as error:
             return {"kind": "refused", "reason": str(error), "state": state}
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else repr(error)
