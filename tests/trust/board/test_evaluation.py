@@ -308,6 +308,29 @@ def test_no_exact_number_is_of_few_persons_nor_by_subtraction(
     assert fewest >= LEAST
 
 
+def test_many_models_on_one_part_give_targets_away_to_who_knows_the_columns() -> None:
+    """A stated limit: every Brier score and every loss is one equation in the targets.
+
+    Σ(p − y)² = Σp² + Σ(1 − 2p)y, and all p are known to somebody who knows all other columns. Half
+    as many models as there are persons are enough.
+    """
+    rng = np.random.default_rng(11)
+    X, y = rows_of(rng, 150)
+    fed = owners(X, y)
+    rows = pooled(fed)
+    weights, totals = [], []
+    for _ in range(len(rows) // 2 + 1):
+        labels = np.where(rng.random(len(y)) < 0.2, 1 - y, y)
+        model = so.FedGLM("binomial").fit(so.simulate(X, labels, clients=1), progress=False)
+        told = model.evaluate(fed, scores=True)
+        p = model.predict_proba(rows.X)[:, 1]
+        weights += [1 - 2 * p, np.log(1 - p) - np.log(p)]
+        brier, loss = (len(rows) * float(told[name]) for name in ("brier", "log_loss"))
+        totals += [brier - (p**2).sum(), loss + np.log(1 - p).sum()]
+    solved = np.linalg.lstsq(np.array(weights), np.array(totals), rcond=1e-12)[0]
+    assert ((solved > 0.5) == rows.y).mean() > 0.9
+
+
 def test_bounds_leave_room_for_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one deviation in place of three the figures are outside their bounds."""
     monkeypatch.setattr(noised, "DEVIATIONS", 1.0)
