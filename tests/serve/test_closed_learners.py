@@ -135,6 +135,8 @@ LEARNERS = {
         ),
         ALL,
     ),
+    "boosted trees": (lambda: so.FedHistGBDT(rounds=3, max_depth=3), ALL),
+    "ID3": (lambda: so.Pipeline(so.FedBins(4), so.FedID3()), ALL),
     "another package": (lambda: build({"$component": "AcmeRidge", "params": {"lam": 0.1}}), COSTS),
 }
 MORE = {
@@ -172,6 +174,9 @@ MORE = {
         lambda: so.MLFedAvg(net(), stop=None, fine_tune=1, **SMALL),
         {"columns": NUMBERS, "target": LABELS},
     ),
+    "boosted trees of numbers": (lambda: so.FedHistGBDT(rounds=3, max_depth=3), COSTS),
+    "stumps": (lambda: so.FedHistGBDT(rounds=3, max_depth=1, bins=3), CLASSES),
+    "Bins": (lambda: so.FedBins(4), ALL),
     "Scaler": (lambda: so.FedScaler(), CLASSES),
     "Imputer": (lambda: so.FedImputer(), {"columns": [*NUMBERS, "gap"], "target": "died"}),
     "Encoder": (lambda: so.FedEncoder(), ALL),

@@ -35,6 +35,8 @@ LEARNERS = {
     "Scaffold": (so.learn.Scaffold(MLP, rounds=5), CLASSES),
     "FedRep": (so.learn.FedRep(MLP, rounds=5), CLASSES),
     "Pipeline": (so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedHEONN()), CLASSES),
+    "FedHistGBDT": (so.FedHistGBDT(rounds=3, max_depth=2), CLASSES),
+    "FedID3": (so.Pipeline(so.FedBins(3), so.FedID3(max_depth=4)), CLASSES),
 }
 
 
