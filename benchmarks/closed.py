@@ -236,7 +236,7 @@ def clusters() -> None:
                 for fed in (under, free)
             ]
             print(
-                f"k-means, {size:,} rows, k={k}, in simulation: policy {seconds[0]:.2f} s, none "
+                f"k-means, {len(rows[:size]):,} rows, k={k}, in simulation: policy {seconds[0]:.2f} s, none "
                 f"{seconds[1]:.2f} s, ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
                 flush=True,
             )
