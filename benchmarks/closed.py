@@ -236,8 +236,8 @@ def clusters() -> None:
                 for fed in (under, free)
             ]
             print(
-                f"k-means, {len(rows[:size]):,} rows, k={k}, in simulation: policy {seconds[0]:.2f} s, none "
-                f"{seconds[1]:.2f} s, ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
+                f"k-means, {len(rows[:size]):,} rows, k={k}, in simulation: policy "
+                f"{seconds[0]:.2f} s, none {seconds[1]:.2f} s, ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
                 flush=True,
             )
 
