@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import solera as so
 from sizes import TINY
-from solera_studies import dp, multilabel, selection_performance, tables, trees
+from solera.study import named as tables
+from solera_studies import dp, multilabel, selection_performance, trees
 from solera_studies.rows import AS_PUBLISHED, OURS, quiet
 
 WHOLE = ("selection-resources", "robust", "leakage", "cifar", "mnist", "heonn-ensemble",

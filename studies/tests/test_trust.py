@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from solera_studies.tables import find
 
 import solera as so
+from solera.study.named import find
 from solera_studies import leakage, robust
 
 
