@@ -59,7 +59,9 @@ def shares(secret: bytes, sums: FloatArray, owners: int) -> FloatArray:
     """Persons with the owner's share of noise, of what :func:`keyed_sums` has added up."""
     persons, halves = sums[..., 0], np.ascontiguousarray(sums[..., 1:]).astype("<u8")
     empty = np.flatnonzero(persons.ravel() == 0)
-    halves.reshape(-1, 2)[empty] = np.column_stack([empty.astype("<u8"), np.full(len(empty), _NOBODY, "<u8")])
+    halves.reshape(-1, 2)[empty] = np.column_stack(
+        [empty.astype("<u8"), np.full(len(empty), _NOBODY, "<u8")]
+    )
     first, second = _random_words(mac(secret, "cells")[:16], halves)
     radius = np.sqrt(-2.0 * np.log(_uniform(first)))
     normal = radius * np.cos(2.0 * np.pi * _uniform(second))
