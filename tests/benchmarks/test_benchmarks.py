@@ -34,6 +34,7 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "own_loops": r"cnn: \d lines(.*\n)+.*median ratio \d",
+    "noise_at_sum": r"FedHEONN +1 seeds  ε = 8|not at hand",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",

@@ -83,6 +83,7 @@ class ClosedNetwork(Network):
         signed: int = 4,
         clock: bool = False,
         simd: Mapping[str, str] | None = None,
+        policy: str = POLICY,
         **options: Any,
     ) -> None:
         """``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
@@ -100,7 +101,7 @@ class ClosedNetwork(Network):
         for name, part in zip(NAMES, self.parts, strict=True):
             self.enrol(name)
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
-            (self.folder / f"{name}.toml").write_text(POLICY)
+            (self.folder / f"{name}.toml").write_text(policy)
         self.epoch = self.sign(signed)
         for name in NAMES:
             self.work(name)
@@ -142,12 +143,12 @@ class ClosedNetwork(Network):
 
     def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
         """What the federation's closed jobs must come to, byte for byte."""
+        options = {"policy": {"policy": "sums", "exact_training": True}, **options}
         owner = np.repeat(NAMES, [len(part) for part in self.parts])
         return so.simulate(
             self.frame.assign(owner=owner),
             group="owner",
             dictionary=self.epoch,
-            policy={"policy": "sums", "exact_training": True},
             secrets=self.secrets,
             seed=seed,
             **options,

@@ -84,26 +84,6 @@ def until(holds, seconds=60.0):
     return value
 
 
-LEARNERS = {
-    "linear": lambda: so.FedLinear(rounds=3),
-    "glm": lambda: so.FedGLM("binomial"),
-    "pipeline": lambda: so.Pipeline(so.FedScaler(), so.FedHEONN()),
-    "states": lambda: so.learn.Scaffold(so.nn.mlp(4, 5, 2), rounds=2),
-}
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_fit_has_the_bytes_of_its_simulation(network, name):
-    if name == "states":
-        pytest.importorskip("torch")
-    make = LEARNERS[name]
-    model = make().fit(network.closed(test=0.2))
-    simulated = make().fit(network.simulation(test=0.2))
-    assert learned(model) == learned(simulated)
-    judged = model.evaluate(network.closed(test=0.2))
-    assert judged.metrics == simulated.evaluate(network.simulation(test=0.2)).metrics
-
-
 def test_a_call_that_is_made_again_is_the_same_job(network):
     first = LINEAR.clone().fit(network.closed(seed=1))
     began = time.monotonic()

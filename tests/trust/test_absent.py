@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 from tests.trust.withholding import Withholding
@@ -107,22 +105,3 @@ def test_a_rule_that_cannot_tell_parts_from_wholes_turns_the_client_away():
     assert sum("is withheld in part" in str(failure) for failure in replies.failures) >= lacking
     with pytest.raises(NotEnoughReplies):
         fed.ask(kinds, quorum=6).fold(so.aggregations.Extremes())
-
-
-class KindMeans(so.Learner):
-    """The mean of every kind."""
-
-    def train(self, federation):
-        total = federation.ask(kinds).fold(so.aggregations.Sum())
-        self.means_ = total["inner"]["sums"] / np.maximum(total["rows"], 1)[:, None]
-        self.history_ = [{"round": 0}]
-
-
-def test_a_fit_says_once_what_was_withheld(caplog):
-    with caplog.at_level(logging.WARNING, "solera"):
-        model = KindMeans().fit(federation(policy=Withholding()))
-    (line,) = [record.message for record in caplog.records if "withhold" in record.message]
-    assert "'absent.kinds'" in line
-    assert "min_count" in line
-    assert model.history_[-1]["warnings"] == [line]
-    assert "warnings" not in KindMeans().fit(federation()).history_[-1]

@@ -233,6 +233,8 @@ class Transformer(Learner, abstract=True):
     takes_categories: ClassVar[bool] = True
     fills_missing: ClassVar[bool] = False
     """Whether no value is missing in transformed rows."""
+    keeps_atoms: ClassVar[bool] = False
+    """Whether columns hold the same values after it, or bins of these."""
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

@@ -10,16 +10,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Part
+from solera.core.clients import Client, Part
 from solera.core.component import describe_fitted
 from solera.core.errors import DataError
 from solera.core.federation import Federation
+from solera.core.task import task
 from solera.evaluation.counts import figures_of, metrics_of
 from solera.evaluation.evaluation import Evaluation
 from solera.learn.closed import check_jobs, count_all_persons
 from solera.learn.closed_losses import sum_losses
-from solera.learn.judging import about_pivot, judge_rows
+from solera.learn.judging import judge_rows
 from solera.trust.board.engine import NotClosed
+from solera.trust.constructors import count_by, sum_by
+
+
+@task("evaluation.targets")
+def sum_targets(client: Client, ask: Any) -> dict[str, Any]:
+    """The numbers of a part's rows: about their mean, sums of squares lose no digits."""
+    rows, part = client.data.part(ask["part"]), ask["part"]
+    return {"rows": count_by(None, part=part), "y": sum_by(None, rows.y, part=part)}
+
 
 _NOTE = "counts by cell, such as accuracy, wait for the next version"
 
@@ -43,7 +53,8 @@ def evaluate_closed(
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     numbers = model.schema_.target == "numbers"
     if numbers:
-        total = federation.ask(judge_rows, {**ask, **about_pivot(model)}).fold(Sum())
+        mean = federation.ask(sum_targets, {"part": part}).fold(Sum())
+        total = federation.ask(judge_rows, {**ask, "pivot": mean["y"] / mean["rows"]}).fold(Sum())
         found = metrics_of(total)
     else:
         total = federation.ask(sum_losses, ask).fold(Sum())

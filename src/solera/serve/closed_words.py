@@ -14,7 +14,11 @@ def name_of(text: JobText) -> str:
     """What a job is called: which learner, and which repeat; all else is in its lines."""
     if text.kind == "training":
         again = f", repeat {text.repeat}" if text.repeat else ""
-        return f"{' → '.join(_kinds(text.learner)) or 'a learner'}{again}"
+        names = {" → ".join(_kinds(learner)) or "a learner": None for learner in text.learners}
+        points = f"the best of {len(text.learners)}: " if len(text.learners) > 1 else ""
+        return f"{points}{', '.join(names)}{again}"
+    if text.learner is not None:
+        return learner_words(text.learner)
     return f"score {text.model[:12]}" if text.model else "describe"
 
 
@@ -47,11 +51,12 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
     target = text.target if isinstance(text.target, str | None) else ", ".join(text.target)
     lines = [
         ("kind", text.kind),
-        ("learner", learner_words(text.learner) if text.kind == "training" else ""),
+        *_learner_lines(text),
         ("model", text.model or ""),
         ("population", text.population),
         ("columns", ", ".join(text.columns) or "all"),
         ("target", target or "the dictionary's"),
+        ("positive", text.positive),
         ("training folds", _folds(text.training) if text.kind != "evaluation" else ""),
         ("validation folds", _folds(text.validation)),
         ("test folds", _folds(text.test)),
@@ -63,6 +68,16 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
         ("researcher", f"{text.researcher or 'nobody named'}, key {text.researcher_key.hex()}"),
     ]
     return [(what, value) for what, value in lines if value]
+
+
+def _learner_lines(text: JobText) -> list[tuple[str, str]]:
+    if text.learner is None:
+        return []
+    if not isinstance(text.learner, list):
+        return [("learner", learner_words(text.learner))]
+    how = "fitted one after the other; the smallest mean loss over the validation folds is kept"
+    points = enumerate(map(learner_words, text.learners), 1)
+    return [("grid", how), *((f"learner {i} of {len(text.learners)}", p) for i, p in points)]
 
 
 def text_words(text: JobText) -> str:

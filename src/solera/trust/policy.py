@@ -114,6 +114,10 @@ class Policy:
         """Whether whoever asks may read rows."""
         return self.policy == "trusted"
 
+    def peers_of_noise(self, owners: int) -> int:
+        """How many others of so many owners are trusted to add their share of noise."""
+        return owners - 2 if self.honest_peers is None else self.honest_peers
+
 
 def _check_name(name: Any) -> None:
     """An error unless there is a policy of this name; of an old one it says the new line."""

@@ -272,8 +272,8 @@ def test_results_are_kept_until_their_epoch_ends(tmp_path: Path) -> None:
     for job, epoch in (("one", "first"), ("two", "second")):
         store.add(job, epoch, b"")
         store.move(job, "running")
-        store.finish(job, f"hash of {job}", b"model", 1)
-    assert store.result("hash of one") == b"model"
+        store.finish(job, f"hash of {job}", b"model", b"part", 1)
+    assert store.result("hash of one") == (b"model", b"part")
     store.end_epochs_before("second")
     assert store.result("hash of one") is None
-    assert store.result("hash of two") == b"model"
+    assert store.result("hash of two") == (b"model", b"part")

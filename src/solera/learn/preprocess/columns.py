@@ -18,6 +18,7 @@ from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.closed import is_closed
 from solera.learn.conditions import Condition
+from solera.learn.preprocess.atom_bins import atom_bins
 from solera.learn.preprocess.moments import (
     pooled_means,
     pooled_moments,
@@ -231,14 +232,15 @@ class FedBins(Transformer):
     """Numeric columns cut at their quantiles over all clients into categorical ones.
 
     ``bins`` intervals of about the same number of rows each; fewer where values repeat. A value x
-    falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
+    falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing. In a closed job
+    intervals are unions of the epoch's atoms.
 
     ``dp``: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"``: counts
     of values are noised, and edges lie near the quantiles.
     """
 
     allows_sparse = False
-    closed_job = "quantiles need counts by value, which wait for the next version; so.FedScaler()"
+    keeps_atoms = True
     edges_: list[FloatArray]
 
     def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
@@ -248,9 +250,15 @@ class FedBins(Transformer):
     def noised_asks(self) -> int:
         return NOISED_ASKS
 
+    @property
+    def cuts_at_atoms(self) -> bool:
+        return self.dp is None
+
     def train(self, federation: Federation) -> None:
         levels, width = np.arange(1, self.bins) / self.bins, self.schema_.width
-        if self.dp is None:
+        if is_closed(federation) and self.dp is None:
+            edges: Any = atom_bins(federation, self.schema_, self.bins)
+        elif self.dp is None:
             edges = quantiles(federation, levels, width, schema=self.schema_)
         else:
             edges = noised_quantiles(federation, levels, width)
@@ -277,6 +285,13 @@ class FedBins(Transformer):
         ends = np.floor([condition.lower, condition.upper]).clip(-1, len(edges)).astype(int) + 1
         low, high = bounds[ends].tolist()
         return Condition.on(feature, j, low, high, condition.missing)
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """As many bins of every column as there may be."""
+        planned = self.clone()
+        planned.schema_ = schema
+        planned.edges_ = [np.arange(1.0, self.bins)] * schema.width
+        return planned.transform_schema(schema)
 
     def transform_schema(self, schema: Schema) -> Schema:
         features = [

@@ -52,7 +52,8 @@ class EpochFiles:
             except EpochError:
                 continue
             path = self._path(signed.epoch)
-            return None if path and path.with_suffix(".ended").exists() else signed
+            if path is not None:  # of an earlier version there is none
+                return None if path.with_suffix(".ended").exists() else signed
         return None
 
     def end_with(self, person: bytes) -> bool:
@@ -71,8 +72,8 @@ class EpochFiles:
         """Every other epoch that was signed before this one."""
         kept = {}
         for path in self._paths():
-            before = SignedEpoch.decode(read_private(path)).epoch
-            if before.hash == epoch.hash:
+            before = SignedEpoch.decode(read_private(path), past=True).epoch
+            if before.agreed.hash == epoch.agreed.hash:
                 break
             past = PastSnapshot.decode(read_private(path.with_suffix(".snapshot")))
             kept[before.hash] = (before, past)
@@ -80,18 +81,19 @@ class EpochFiles:
 
     def all(self) -> list[SignedEpoch]:
         """Every epoch that was signed here, the first one first."""
-        return [SignedEpoch.decode(read_private(path)) for path in self._paths()]
+        return [SignedEpoch.decode(read_private(path), past=True) for path in self._paths()]
 
     def _paths(self) -> list[Path]:
         return sorted((self.folder / FOLDER).glob("*.epoch"))
 
     def _path(self, epoch: Epoch) -> Path | None:
-        return next((p for p in self._paths() if p.stem[5:] == epoch.hash.hex()[:16]), None)
+        name = epoch.agreed.hash.hex()[:16]
+        return next((p for p in self._paths() if p.stem[5:] == name), None)
 
     def _new_path(self, epoch: Epoch) -> Path:
         paths = self._paths()
         number = int(paths[-1].stem[:4]) + 1 if paths else 1
-        return self.folder / FOLDER / f"{number:04d}-{epoch.hash.hex()[:16]}.epoch"
+        return self.folder / FOLDER / f"{number:04d}-{epoch.agreed.hash.hex()[:16]}.epoch"
 
 
 def fetch_epoch(folder: Path, connection: Connection, federation: str) -> SignedEpoch | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from solera.core.errors import UsageError
 from solera.serve.agent import home
-from solera.serve.agent.ledger import Ledger, Statement
+from solera.serve.agent.ledger import Ledger, Statement, ledger_of
 from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.audit import Entry, Head, Report, entries, verify
 
@@ -62,8 +62,7 @@ class Records:
 
 def spent(folder: Path, policy: OwnerPolicy | None) -> Statement | None:
     """What the rows have spent of their privacy budget; None if nothing."""
-    budget = None if policy is None else policy.privacy
-    path = Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
+    path = ledger_of(folder, policy)
     if not path.exists():
         return None
     ledger = Ledger(path)

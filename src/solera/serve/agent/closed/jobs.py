@@ -46,6 +46,9 @@ class Rules(Protocol):
     def objection(self, job: OwnJob) -> str | None:
         """Why a job that runs may not go on."""
 
+    def give_back(self, jid: str) -> None:
+        """What a job was to spend, of which nothing has left, is not spent."""
+
     def told(self, job: OwnJob, text: JobText) -> None:
         """A text waits for people."""
 
@@ -102,6 +105,7 @@ class OwnerJobs(threading.Thread):
         for own in self.store.jobs():
             if own.state in ("held", "approved") and own.jid not in going_on:
                 self.store.move(own.jid, "refused", "it ended before it began")
+                self._rules.give_back(own.jid)
         self._version = shown.version
 
     def _see(self, connection: Connection, job: ClosedJob) -> None:
@@ -163,6 +167,7 @@ class OwnerJobs(threading.Thread):
             store=self.store,
             connect=self._connect,
             objection=self._rules.objection,
+            give_back=self._rules.give_back,
             stop=self.stop,
         )
         self._runs[own.jid] = run = ClosedRun(owner, own)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from solera.core.component import build
-from solera.core.errors import SoleraError
-from solera.learn.closed import check_can_close, check_policy
+from solera.core.errors import GateRefusal, SoleraError
+from solera.learn.closed import check_can_close, check_policy, check_price
+from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
+from solera.serve.agent.closed.price import price_of_text
 from solera.serve.agent.closed.store import OwnJob
 from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
+from solera.serve.agent.ledger import Ledger, ledger_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
 from solera.serve.connection import Connection
-from solera.trust.board.text import JobText, parse
+from solera.trust.board.text import JobText, canonical, parse
 from solera.trust.epoch.epoch import Epoch
 
 _LOOK_SECONDS = 1.0
@@ -47,13 +51,35 @@ class OwnerRules:
         if reason := refusal(policy, text, epoch):
             return NewVerdict("refused", reason=reason)
         if not policy.approval.is_needed(text.kind):
-            return NewVerdict("approved")
+            return self._reserved(job, text, epoch)
         last = self._last(job)
         if last is None or last.verdict == "withdrawn":
             return None
         if last.verdict == "rejected":
             return NewVerdict("refused", last.person, last.reason)
-        return NewVerdict("approved", last.person) if self._holds(last) else None
+        return self._reserved(job, text, epoch, last.person) if self._holds(last) else None
+
+    def _reserved(self, job: OwnJob, text: JobText, epoch: Epoch, person: str = "") -> NewVerdict:
+        """Approval, once what the whole job is worth is put down; refusal beyond the budget."""
+        price = price_of_text(canonical(text), len(epoch.owners))
+        budget = self._policy().rules.budget
+        if price is None or budget is None:
+            return NewVerdict("approved", person)
+        what = f"closed job, {at_the_sum(price.honest_peers)}"
+        try:
+            with closing(Ledger(ledger_of(self._folder, self._policy()))) as ledger:
+                ledger.begin(name_of(text))
+                ledger.spend(job.jid, what, price.events, *budget)
+        except GateRefusal as error:
+            return NewVerdict("refused", reason=str(error))
+        return NewVerdict("approved", person)
+
+    def give_back(self, jid: str) -> None:
+        """Take back what a job was to spend of which nothing has left."""
+        path = ledger_of(self._folder, self._policy())
+        if path.exists():
+            with closing(Ledger(path)) as ledger:
+                ledger.give_back(jid)
 
     def objection(self, job: OwnJob) -> str | None:
         """Why a job that runs may not go on, looked up now and then; in closed hours it waits."""
@@ -115,9 +141,14 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     if text.kind != "training":
         return None
     try:
-        learner = build(text.learner)
-        check_can_close(learner)
-        check_policy(learner, rules)
+        schema = epoch.dictionary.schema(text.columns, text.target)
+        schema.with_positive(text.positive or None)
+        for description in text.learners:
+            learner = build(description)
+            check_can_close(learner)
+            check_policy(learner, rules)
+        owners = len(epoch.owners)
+        check_price(price_of_text(canonical(text), owners), rules, owners)
     except SoleraError as error:
         return str(error)
     return None

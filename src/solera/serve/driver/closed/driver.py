@@ -39,10 +39,12 @@ class ClosedDriver:
         repeat: int,
         selection: Selection,
         patience: int = 7,
+        positive: Any = None,
     ) -> None:
         self._connection, self._federation = connection, federation
         self._researcher, self._repeat = researcher, repeat
         self._selection, self._patience = selection, patience
+        self._positive = "" if positive is None else str(positive)
         self._epoch: Epoch | None = None
 
     @property
@@ -54,21 +56,35 @@ class ClosedDriver:
 
     def fit(self, learner: Learner, callbacks: Sequence[Any], start: Learner | None) -> None:
         """Let all owners fit the learner; afterwards it has learned what they did."""
-        closed = self.register(learner, callbacks, start).wait()
+        self._take(learner, self.register(learner, callbacks, start).wait())
+
+    def fit_grid(self, learners: Sequence[Learner]) -> tuple[Learner, list[dict[str, Any]]]:
+        """The learner with the smallest mean loss over the validation folds, and every loss."""
+        closed = self.register(learners).wait()
+        result = opened(closed.result)
+        best = learners[result["best"]].clone()
+        self._take(best, closed)
+        return best, result["points"]
+
+    def _take(self, learner: Learner, closed: Closed) -> None:
         result = opened(closed.result)
         learner.set_state(result["model"]["learned"])
         learner.history_ = [restored(entry) for entry in result["history"]]
         learner._trained_with = {RESULT: closed.digest.hex(), "epoch": self.epoch.hash.hex()}
 
     def register(
-        self, learner: Learner, callbacks: Sequence[Any] = (), start: Learner | None = None
+        self,
+        learner: Learner | Sequence[Learner],
+        callbacks: Sequence[Any] = (),
+        start: Learner | None = None,
     ) -> Attached:
-        """Show all owners the text of a fit."""
+        """Show all owners the text of a fit, or of several learners to choose from."""
         began = None if start is None else result_of(start)
-        callbacks = tuple(callbacks)
-        return self._attached(
-            self._text("training", learner=learner, callbacks=callbacks, model=began)
-        )
+        about = {"callbacks": tuple(callbacks), "model": began, "positive": self._positive}
+        selection = self._selection
+        schema = self.epoch.dictionary.schema(selection.columns, selection.target)
+        schema.with_positive(self._positive or None)  # an error unless it is one of two classes
+        return self._attached(self._text("training", learner=learner, **about))
 
     def evaluate(
         self, model: Learner, part: str, scores: Any, metrics: Sequence[str]
@@ -96,6 +112,10 @@ class ClosedDriver:
         selection = self._selection
         schema = self.epoch.dictionary.schema(selection.columns, selection.target)
         return ColumnSummary(schema, **{**told, "gaps": tuple(told["gaps"])})
+
+    def statistics(self, job: Any) -> Any:
+        """What ``job.look`` comes to at all owners, as plain data."""
+        return opened(self._closed(self._text("statistics", learner=job)).result)["statistics"]
 
     def _text(self, kind: Any, **content: Any) -> JobText:
         return JobText(
