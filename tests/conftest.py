@@ -134,9 +134,3 @@ def unrendered():
         yield
 
 
-@pytest.fixture
-def clients_may_withhold(monkeypatch):
-    """Simulated clients whose policy says so withhold numbers of few persons."""
-    from tests.trust import withholding
-
-    withholding.install(monkeypatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,8 @@ class Totals(Aggregation, abstract=True):
         ``absent`` has marks of the numbers that they withhold, by entry.
         """
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return True
-
     def lift(self, reply: Reply) -> Any:
-        return map_leaves(lambda leaf: leaf[0], self.settle(*_stacked(reply)))
+        return map_leaves(lambda leaf: leaf[0], self.settle(_stacked(reply), {}))
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(lambda x, y: x + y, a, b)
@@ -50,11 +47,8 @@ class Gather(Aggregation):
     def __init__(self, totals: Totals | None = None) -> None:
         self.totals = totals
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return self.totals is not None
-
     def lift(self, reply: Reply) -> Any:
-        return {"clients": np.array([reply.client]), "stacked": self._settled(*_stacked(reply))}
+        return {"clients": np.array([reply.client]), "stacked": self._settled(_stacked(reply))}
 
     def combine(self, a: Any, b: Any) -> Any:
         joined = map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
@@ -63,18 +57,18 @@ class Gather(Aggregation):
 
     def fold(self, batch: Batch) -> Any:
         if isinstance(batch.payloads, Stacked) and len(batch):
-            settled = self._settled(dict(batch.payloads.fields), {})
+            settled = self._settled(dict(batch.payloads.fields))
             return {"clients": batch.clients, "stacked": settled}
         return self.fold_one_by_one(batch)
 
     def finish(self, partial: Any) -> tuple[IntArray, Any]:
         return partial["clients"], partial["stacked"]
 
-    def _settled(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> Any:
-        return counts if self.totals is None else self.totals.settle(counts, absent)
+    def _settled(self, counts: dict[str, Any]) -> Any:
+        return counts if self.totals is None else self.totals.settle(counts, {})
 
 
-def _stacked(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The counts of one client, and what is absent of them, as those of several."""
-    counts = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
-    return counts, map_leaves(lambda marks: np.asarray(marks)[None], dict(reply.absent))
+def _stacked(reply: Reply) -> dict[str, Any]:
+    """The counts of one client as those of several."""
+    counts: dict[str, Any] = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
+    return counts

@@ -10,9 +10,9 @@ import numpy as np
 import pandas
 import pytest
 from board_owners import EXACT
+from solera.core.absent import split_gaps
 
 import solera as so
-from solera.core.absent import split_gaps
 from solera.core.errors import GateRefusal
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.simulate.owners import SimulatedOwners

@@ -190,7 +190,7 @@ class Factors(Gram):
     @classmethod
     def of_matrices(cls, matrices: Gram) -> Factors:
         of, bound = matrices, matrices.bound
-        return cls(of.X, None, of.weights, of.cells, None, bound, None, of.part)
+        return cls(of.X, None, of.weights, of.cells, bound, None, of.part)
 
     def unjudged(self, behind: Behind) -> FloatArray:
         """R of every member and matrix, no more rows than columns."""

@@ -43,7 +43,7 @@ class AgentExchange:
         asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
         self._channel.send({"total": question, "fit": self.number_of(ask.fit), **asked})
         total = self.receive()["total"]
-        return Total(total["partial"], tuple(total["noised"]))
+        return Total(total["partial"], total["absent"], tuple(total["noised"]))
 
     def keeps(self, fit: Fit) -> bool:
         """The client's state comes and goes with every sum, that of an earlier job's model, too."""

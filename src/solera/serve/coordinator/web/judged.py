@@ -79,7 +79,7 @@ def _answers(
     for reply in replies:
         with suppress(*STRANGE):
             answer = read_answer(coordinator, reply.digest)
-            counts = totals.lift(Reply.of(reply.client, answer))
+            counts = totals.lift(Reply(reply.client, answer))
             if is_finite(counts):
                 settled[reply.client] = counts
     shapes = {client: repr(map_leaves(np.shape, counts)) for client, counts in settled.items()}
