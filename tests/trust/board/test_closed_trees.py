@@ -10,7 +10,6 @@ import numpy as np
 import pandas
 import pytest
 from board_owners import EXACT
-from solera.core.absent import split_gaps
 
 import solera as so
 from solera.core.errors import GateRefusal
@@ -44,7 +43,7 @@ class Spy:
 
         def seen(exchange: Any, question: bytes, ask: Any, aggregation: Any) -> Any:
             answer = total(exchange, question, ask, aggregation)
-            self.asks.append((ask, split_gaps(answer.partial)))
+            self.asks.append((ask, (answer.partial, answer.absent)))
             return answer
 
         monkeypatch.setattr(SimulatedOwners, "total", seen)
