@@ -98,6 +98,17 @@ def check_closed_fit(
         check_price(price_of(learner, len(federation)), policy, len(federation))
 
 
+def check_learners(learners: Sequence[Any]) -> None:
+    """Refuse the learner of a text, or the points of its grid."""
+    for learner in learners:
+        check_can_close(learner)
+    if len(learners) > 1 and any(map(is_noised, learners)):
+        raise NotClosed(
+            "a grid with dp=: no ε counts the losses by which its points are compared",
+            hint="a job for each learner",
+        )
+
+
 def check_can_close(learner: Any) -> None:
     """Refuse a learner of which anything is no sum, or waits for the next version."""
     for part in _parts(learner):

@@ -43,7 +43,7 @@ class Owner:
     """What a run needs of the agent.
 
     ``objection(job)`` says why the job may not go on here now, if so; ``give_back(jid)`` that it
-    has ended before anything has left.
+    has ended before anything has left; ``finished(connection)`` that it is over.
     """
 
     identity: Identity
@@ -54,6 +54,7 @@ class Owner:
     store: ClosedStore
     connect: Callable[[], Connection]
     objection: Callable[[OwnJob], str | None]
+    finished: Callable[[Connection], None]
     give_back: Callable[[str], None]
     stop: threading.Event
 
@@ -72,6 +73,8 @@ class ClosedRun(threading.Thread):
         self.owner, self.job = owner, job
         self.text: JobText = parse(job.text)
         self.learner: LearnerProcess | None = None
+        self.round = 0
+        """The round of what the learner asked last, from 0."""
         self._told = 0
         """How many numbers its sums have told."""
         self._names = [one.name for one in owner.epoch.owners]
@@ -83,6 +86,7 @@ class ClosedRun(threading.Thread):
             try:
                 with closing(self.owner.connect()) as connection:
                     self._go_on(self._board(connection))
+                    self.owner.finished(connection)
                 return
             except (Interrupted, LearnerDied, SoleraError, OSError) as error:
                 log.warning("closed job %s: %s", self.job.jid[:8], error)
@@ -144,7 +148,7 @@ class ClosedRun(threading.Thread):
         """The result, from a learner that asks for one sum after the other."""
         with LearnerProcess(self._order(terms), self.owner.stop) as self.learner:
             while "result" not in (said := self._heard(run)):
-                terms.fit = said["fit"]
+                terms.fit, self.round = said["fit"], said["round"]
                 self.learner.send({"total": self._total(run, terms, said)})
             terms.fit = said["fit"]
             result: bytes = said["result"]
