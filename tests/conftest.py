@@ -132,5 +132,3 @@ def unrendered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", savefig)
         yield
-
-

@@ -58,5 +58,3 @@ def test_a_reply_that_could_not_be_used_is_not_told():
 def test_of_very_many_clients_the_first_are_told():
     many = [{"loss": 0.5, "rows": 20}] * (MOST_TOLD + 5)
     assert list(noted(many)) == list(range(MOST_TOLD))
-
-
