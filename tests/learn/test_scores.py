@@ -12,6 +12,7 @@ from sklearn.metrics import (
     average_precision_score,
     brier_score_loss,
     log_loss,
+    mean_pinball_loss,
     recall_score,
     roc_auc_score,
 )
