@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,26 +13,23 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 
 
 class Totals(Aggregation, abstract=True):
-    """The sum of what is left of all clients' counts once it is clear what each withholds."""
+    """The sum of what follows from all clients' counts, of each by itself."""
 
     additive = True
 
     @abstractmethod
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-        """What adds up of counts of clients, which come first.
-
-        ``absent`` has marks of the numbers that they withhold, by entry.
-        """
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """What adds up of counts of clients, which come first."""
 
     def lift(self, reply: Reply) -> Any:
-        return map_leaves(lambda leaf: leaf[0], self.settle(_stacked(reply), {}))
+        return map_leaves(lambda leaf: leaf[0], self.settle(_stacked(reply)))
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(lambda x, y: x + y, a, b)
 
     def fold(self, batch: Batch) -> Any:
         if isinstance(batch.payloads, Stacked) and len(batch):
-            settled = self.settle(dict(batch.payloads.fields), {})
+            settled = self.settle(dict(batch.payloads.fields))
             return map_leaves(lambda leaf: leaf.sum(axis=0), settled)
         return self.fold_one_by_one(batch)
 
@@ -65,7 +61,7 @@ class Gather(Aggregation):
         return partial["clients"], partial["stacked"]
 
     def _settled(self, counts: dict[str, Any]) -> Any:
-        return counts if self.totals is None else self.totals.settle(counts, {})
+        return counts if self.totals is None else self.totals.settle(counts)
 
 
 def _stacked(reply: Reply) -> dict[str, Any]:
