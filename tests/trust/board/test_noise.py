@@ -309,7 +309,7 @@ def test_parameters_that_mean_nothing_are_named() -> None:
 
 def test_more_asks_than_are_priced_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(so.FedGLM, "noised_asks", lambda self: 1)
-    with pytest.raises(UsageError, match="more often than the 1 times"):
+    with pytest.raises(GateRefusal, match="the privacy budget is"):
         LEARNERS["FedGLM"]().fit(owners())
 
 
@@ -331,3 +331,32 @@ def test_persons_with_several_rows_are_hidden_with_their_owner_or_not_at_all() -
     with pytest.raises(GateRefusal, match="some person has several"):
         LEARNERS["FedGLM"]().fit(so.simulate(frame, target="y", **options))
     LEARNERS["FedLinear"]().fit(so.simulate(frame, target="y", **options))
+
+
+def test_what_no_noise_is_on_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No counts of classes, no losses: of a noised job the first sum tells persons and rows."""
+    told, total = [], SimulatedOwners.total
+
+    def watched(self: Any, question: bytes, ask: Any, aggregation: Any) -> Any:
+        came = total(self, question, ask, aggregation)
+        if "privacy" not in (ask.payload or ()):
+            told.append((ask.task, sorted(came.partial)))
+        return came
+
+    monkeypatch.setattr(SimulatedOwners, "total", watched)
+    LEARNERS["FedHistGBDT"]().fit(owners())
+    assert told == [("board.persons", ["rows", "test", "train", "validation"])]
+
+
+def test_rounds_that_end_by_an_exact_loss_are_refused() -> None:
+    stop = so.callbacks.EarlyStopping("validation_loss")
+    with pytest.raises(NotClosed, match="no ε counts the losses"):
+        LEARNERS["FedLinear"]().fit(owners(validation=0.2), callbacks=[stop])
+
+
+def test_a_share_of_the_noise_of_gradients_is_counted_as_one_where_replies_are_read() -> None:
+    from solera.learn.averaging.private_updates import spent_by_reply
+
+    training = {"steps": 1, "epochs": 1}
+    table = {"level": "record", "noise": 6.0, "clip": 1.0, "share": 9, "below": None, "rate": 1.0}
+    assert spent_by_reply(None, {"privacy": table, "training": training}) == [Event(2.0)]
