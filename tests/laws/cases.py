@@ -34,7 +34,6 @@ from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.whole_fields import WholeFields
 from solera.privacy.he.sums import EncryptedSum
 from solera.privacy.secure_sum.protocol import MaskedWords, SecureSum
 from solera.robust.collect import CollectUpdates, Robust
@@ -77,9 +76,6 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
     RuleFold: lambda: RuleFold(2, 2),
-    WholeFields: lambda: WholeFields(
-        {"sums": so.aggregations.Sum(), "rows": so.aggregations.Sum()}
-    ),
     SumOf: lambda: SumOf([3]),
     CollectTrees: lambda: CollectTrees(2, 2),
 }
@@ -119,7 +115,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     Exponents: st.integers(-1074, 1024),
     so.aggregations.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.aggregations.Fields: _sums,
-    WholeFields: _sums,
     so.aggregations.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})

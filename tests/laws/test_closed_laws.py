@@ -21,7 +21,7 @@ from board_owners import EXACT, Job
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 CLOSED = {
-    *("FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedEncoder"),
+    *("FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedCox", "FedEncoder"),
     *("FedGLM", "FedHEONN", "FedImputer", "FedLinear", "FedNova", "FedPer"),
     *("FedProx", "FedRep", "FedSGD", "FedScaler", "FedSelect", "FedYogi", "Ditto"),
     *("FedBins", "FedHistGBDT", "FedID3", "MLFedAvg", "Pipeline", "Scaffold"),

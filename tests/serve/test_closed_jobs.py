@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sqlite3
 import threading
@@ -16,10 +17,13 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import solera as so
+from solera.cli.closed_jobs import listed
 from solera.core.component import describe
 from solera.core.errors import GateRefusal, UsageError
 from solera.serve.agent.closed.rules import refusal
 from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.closed import ClosedJob
+from solera.serve.closed_words import job_words
 from solera.serve.driver.closed.epochs import policies_so_far
 from solera.trust.board.text import JobText
 
@@ -136,6 +140,20 @@ def test_a_text_with_columns_that_a_policy_hides_is_refused(network):
     rules = OwnerPolicy.parse(f'policy = "sums"\n[data]\ncolumns = ["{first}"]\n')
     one = JobText("training", so.FedGLM("binomial"), columns=(first,), **about)
     assert refusal(rules, one, network.epoch) is None
+
+
+def test_a_grid_is_refused_where_one_of_its_points_would_be(network):
+    rules = OwnerPolicy.parse('policy = "sums"\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n')
+    about = {"researcher": "ana", "researcher_key": b"k" * 32}
+    about |= {"training": (0, 1), "validation": (2,)}
+
+    def said(*points):
+        return refusal(rules, JobText("training", list(points), **about), network.epoch)
+
+    assert said(so.FedGLM("binomial"), so.FedHEONN()) is None
+    assert "exact_training = true" in said(so.FedGLM("binomial"), so.FedLinear())
+    noised = so.FedLinear(dp=so.DP(epsilon=4.0, delta=1e-5, clip=1.0))
+    assert "no ε counts the losses" in said(so.FedGLM("binomial"), noised)
 
 
 def test_where_all_say_sums_an_open_ask_is_refused_before_it_is_sent(network):
@@ -263,6 +281,12 @@ def test_an_owner_that_is_away_for_good_ends_the_run(tmp_path):
         until(lambda: any(s == "running" for s, _ in states(network)["north"]))
         kill(network.agents["west"])
         until(lambda: waits(network, "north") == ["west"])
+        (job,) = listed(network.driver(), network.federation)
+        path = f"/v1/closed/{job.jid}"
+        said = until(
+            lambda: re.search(r"sums done, round (\d+); waits for west", words(network, path))
+        )
+        assert 1 <= int(said[1]) <= LINEAR.rounds
         (network.folder / "later").write_text(str(8 * 24 * 3600))
         for name in NAMES[:3]:
             reason = until(lambda n=name: [r for s, r in states(network)[n] if s == "ended"])[0]
@@ -270,6 +294,11 @@ def test_an_owner_that_is_away_for_good_ends_the_run(tmp_path):
         assert not driven.result.exists()
     finally:
         network.close()
+
+
+def words(network, path):
+    """How far a job is, as pages and drivers say it."""
+    return job_words(network.driver().call("GET", path, ClosedJob))
 
 
 def waits(network, name):

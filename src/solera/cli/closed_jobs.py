@@ -30,12 +30,11 @@ def start(
     connection: Connection, spec: JobSpec, *, follow: bool, out: Path | None, as_json: bool
 ) -> None:
     """Show owners the text of a job file; with ``out`` wait, and save the model there."""
-    from solera.learn.closed import check_can_close
+    from solera.learn.closed import check_learners
 
     if spec.standing:
         raise UsageError('standing jobs are no sums: they run under the policy "trusted" only')
-    for learner in spec.grid or [spec.learner]:
-        check_can_close(learner)
+    check_learners(spec.grid or [spec.learner])
     driver = _driver(connection, spec)
     attached = driver.register(spec.grid or spec.learner)
     if as_json:

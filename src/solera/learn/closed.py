@@ -63,6 +63,9 @@ class Owners(Protocol):
     def describe(self) -> Any:
         """Let the owners describe their rows."""
 
+    def statistics(self, job: Any) -> Any:
+        """What the owners' ``job.look(federation)`` comes to, as plain data."""
+
 
 def elsewhere(federation: Federation) -> Owners | None:
     """The owners of a federation over a network; None where their sums come to this process."""
@@ -93,6 +96,17 @@ def check_closed_fit(
     if policy is not None:
         check_policy(learner, policy)
         check_price(price_of(learner, len(federation)), policy, len(federation))
+
+
+def check_learners(learners: Sequence[Any]) -> None:
+    """Refuse the learner of a text, or the points of its grid."""
+    for learner in learners:
+        check_can_close(learner)
+    if len(learners) > 1 and any(map(is_noised, learners)):
+        raise NotClosed(
+            "a grid with dp=: no ε counts the losses by which its points are compared",
+            hint="a job for each learner",
+        )
 
 
 def check_can_close(learner: Any) -> None:

@@ -19,7 +19,8 @@ STEERED = (
 NOISED = "Every owner adds noise inside the sums, which its ledger counts as a whole job"
 MANY_SUMS = (
     "Many exact sums together can give away a person's target to somebody who knows everybody's "
-    "other columns. Only noise prevents it."
+    "other columns: 20 boosted trees all 297 targets of the Cleveland heart data. Only noise "
+    "prevents it."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +18,8 @@ def name_of(text: JobText) -> str:
         names = {" → ".join(_kinds(learner)) or "a learner": None for learner in text.learners}
         points = f"the best of {len(text.learners)}: " if len(text.learners) > 1 else ""
         return f"{points}{', '.join(names)}{again}"
+    if text.learner is not None:
+        return learner_words(text.learner)
     return f"score {text.model[:12]}" if text.model else "describe"
 
 
@@ -68,7 +71,7 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
 
 
 def _learner_lines(text: JobText) -> list[tuple[str, str]]:
-    if text.kind != "training":
+    if text.learner is None:
         return []
     if not isinstance(text.learner, list):
         return [("learner", learner_words(text.learner))]
@@ -89,13 +92,20 @@ def job_words(job: ClosedJob, *, now: datetime | None = None) -> str:
         said = sum(owner.verdict == "approved" for owner in job.owners)
         return f"{said} of {len(job.owners)} owners have approved; waits for {waits}"
     if job.state == "running":
-        done = f"runs: {job.sums} sums done"
+        done = f"runs: {job.sums} sums done{_round_words(job)}"
         if not waits or job.since is None:
             return done
         return f"{done}; waits for {waits} since {clock(job.since, now)}"
     if job.state == "finished":
         return "finished" if job.fetched else "finished; its researcher has yet to fetch the result"
     return f"{job.state}: {job.reason}"
+
+
+def _round_words(job: ClosedJob) -> str:
+    """The newest round of which an owner has told."""
+    told = [re.search(rf"{job.jid[:8]} round (\d+)", owner.doing) for owner in job.owners]
+    rounds = [int(match[1]) for match in told if match]
+    return f", round {max(rounds)}" if rounds else ""
 
 
 def parsed(job: ClosedJob) -> JobText:

@@ -143,11 +143,17 @@ def gram(
 
 
 def update(
-    tree: Any, rows: IntArray | None = None, *, bound: float | None = None, part: Part = "train"
+    tree: Any,
+    rows: IntArray | None = None,
+    *,
+    bound: float | None = None,
+    part: Part = "train",
+    solves: int | None = None,
 ) -> Update:
     """Parameters after steps over rows, or whatever else is no sum of what rows gave.
 
-    Exact sums of it leave where the owner's policy says ``exact_training``; else it needs noise.
+    Exact sums of it leave where the owner's policy says ``exact_training``, or where they solve a
+    model of few parameters at once; else it needs noise.
 
     Parameters
     ----------
@@ -155,6 +161,8 @@ def update(
     rows, part: which rows it was made of, as for :func:`count_by`.
     bound: how long all of it together may be; with noise it is scaled down to that. By default the
         ``clip`` of the learner's ``dp=``.
+    solves: how many parameters of one output the sums of all clients solve for, as in Newton's
+        method: at most a sixth of all persons.
 
     >>> import numpy as np
     >>> import solera as so
@@ -169,7 +177,7 @@ def update(
     >>> fed.ask(descend, {"w": np.zeros(2)}).fold(mean)["model"]["w"].shape
     (2,)
     """
-    return Update(tree, bound, rows, part)
+    return Update(tree, bound, rows, part, solves)
 
 
 def fact(value: Any) -> Fact:

@@ -163,10 +163,18 @@ class Update(Contribution):
 
     kind = "update"
 
-    def __init__(self, tree: Any, bound: float | None, rows: IntArray | None, part: Part) -> None:
+    def __init__(
+        self,
+        tree: Any,
+        bound: float | None,
+        rows: IntArray | None,
+        part: Part,
+        solves: int | None = None,
+    ) -> None:
         super().__init__(rows, part)
         self.tree = tree
         self.bound = bound
+        self.solves = solves
 
     @property
     def parameters(self) -> int:
@@ -191,7 +199,7 @@ class Update(Contribution):
         length = math.sqrt(sum(float(np.square(leaf, dtype=np.float64).sum()) for leaf in leaves))
         scale = min(1.0, most / max(length, 1e-300)) if math.isfinite(length) else 0.0
         scaled = _map(lambda leaf: np.nan_to_num(leaf) * scale if scale < 1 else leaf, tree)
-        return type(self)(scaled, self.bound, self.rows, self.part)
+        return type(self)(scaled, self.bound, self.rows, self.part, self.solves)
 
 
 class Joint(Contribution):

@@ -35,7 +35,8 @@ PROMISE = (
     "GLM. Only noise prevents it.",
     "Nothing is told about fewer than min_count persons of all owners together, as far as it is "
     "one cell of one job. Many exact sums together can give away a person's target to somebody "
-    "who knows everybody's other columns; networks and trees do. Only noise prevents it.",
+    "who knows everybody's other columns; networks and trees do (20 boosted trees all 297 targets "
+    "of the Cleveland heart data). Only noise prevents it.",
     "Anything asked freely leaves with noise that your ledger counts, or not at all, or you say "
     '"trusted".',
 )

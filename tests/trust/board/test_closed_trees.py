@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from board_owners import EXACT
 import solera as so
 from solera.core.absent import split_gaps
 from solera.core.errors import GateRefusal
+from solera.learn.conditions import Condition
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.simulate.owners import SimulatedOwners
 from solera.trust.board.engine import NotClosed
@@ -221,6 +224,21 @@ def test_bins_are_unions_of_atoms_with_enough_persons(seed: int) -> None:
         assert not len(fed_bins.edges_[3])
 
 
+def test_cuts_between_atoms_are_said_as_they_are() -> None:
+    federation = drawn(0)
+    bins = so.FedBins(3).fit(federation)
+    names = bins.transform_schema(federation.schema).features[0].categories
+    edges = [float(edge) for edge in np.nextafter(bins.edges_[0], np.inf)]
+    assert [name.rpartition(", ")[2] for name in names[:-1]] == [f"{edge:g})" for edge in edges]
+    assert [name.partition(", ")[0] for name in names[1:]] == [f"[{edge:g}" for edge in edges]
+    model = so.FedHistGBDT(rounds=1, max_depth=1).fit(federation)
+    tree = model.trees_[0][0]
+    edge = float(np.nextafter(tree.threshold[0], np.inf))
+    feature = federation.schema.features[int(tree.feature[0])]
+    condition = Condition.on(feature, 0, -np.inf, tree.threshold[0], missing=False)
+    assert condition.predicate == f"< {edge:.6g}"
+
+
 def test_splits_are_the_best_between_told_cells_and_leaves_are_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -367,3 +385,44 @@ def test_id3_is_told_no_exact_count_and_cuts_no_atom(monkeypatch: pytest.MonkeyP
 def test_id3_counts_persons_who_have_several_rows() -> None:
     model = so.Pipeline(so.FedBins(4), so.FedID3()).fit(drawn(0, rows=500, several=True))
     assert (model.steps_[-1].tree_.feature >= 0).any()
+
+
+# --- a stated limit, with its figures ---
+
+
+def determined(cells: list[ToldCell], persons: int) -> int:
+    """Of how many persons the target follows from its sums over told cells.
+
+    Whoever knows all columns knows every p of g = p − y, so that Σ g tells Σ y: a person is singled
+    out where its indicator lies in the span of those of the cells.
+    """
+    sets = list({cell.persons for cell in cells})
+    marks = np.zeros((len(sets), persons))
+    for mark, inside in zip(marks, sets, strict=True):
+        mark[list(inside)] = 1
+    gram = marks.T @ marks
+    values, vectors = np.linalg.eigh(gram)
+    span = vectors[:, values > 1e-9 * values[-1]]
+    return int(((span**2).sum(axis=1) > 1 - 1e-7).sum())
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_targets_follow_from_exact_trees_for_whoever_knows_all_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the owner's page says: twenty exact trees tell all of them, ten and stumps none."""
+    frame = pandas.read_csv(Path(os.environ["SOLERA_DATA"]) / "heart_cleveland.csv.gz").dropna()
+    X, y = frame.drop(columns="num").to_numpy(float), (frame["num"] > 0).to_numpy(int)
+    federation = so.simulate(X, y, clients=4, policy=EXACT)
+    spy = Spy(monkeypatch)
+    model = so.FedHistGBDT(rounds=100, max_depth=3).fit(federation, progress=False)
+    cells = told_cells(spy, model, federation)
+    figures = {}
+    for trees in (1, 10, 20, 100):
+        some = [cell for cell in cells if cell.tree[0] < trees]
+        figures[trees] = determined(some, len(X))
+    spy.asks.clear()
+    stumps = so.FedHistGBDT(rounds=100, max_depth=1, bins=4).fit(federation, progress=False)
+    figures["stumps"] = determined(told_cells(spy, stumps, federation), len(X))
+    assert figures == {1: 0, 10: 0, 20: 297, 100: 297, "stumps": 0}

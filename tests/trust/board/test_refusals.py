@@ -49,7 +49,6 @@ NOT_CLOSED = [
     (lambda: so.learn.FedBuff(MLP), "updates count as they arrive.*so.FedAvg"),
     (lambda: so.FedForest(), "trees of single clients are no sum"),
     (lambda: so.FedKMeans(2), "clusters are cells that data made"),
-    (lambda: so.FedCox(), "counts by time wait for the next version"),
     (lambda: so.FedImputer("median"), "a median needs counts by value"),
     (lambda: so.FedLinear(per_round=2), "per_round=2: all owners take part"),
     (lambda: so.FedLinear(select=so.selectors.Uniform()), "select=.*all owners take part"),

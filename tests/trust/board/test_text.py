@@ -94,6 +94,7 @@ def test_arrays_state_and_code_are_refused() -> None:
         {"researcher_key": bytes(32)},
         {"researcher_key": b"short"},
         {"learner": [], "training": (0,), "validation": (1,)},
+        {"learner": [so.FedGLM()], "training": (0,), "validation": (1,)},
         {"learner": [so.FedLinear(), so.FedGLM()], "validation": ()},
     ],
 )

@@ -17,7 +17,7 @@ from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.closed import is_closed
-from solera.learn.conditions import Condition
+from solera.learn.conditions import Condition, edge_text
 from solera.learn.preprocess.atom_bins import atom_bins
 from solera.learn.preprocess.moments import (
     pooled_means,
@@ -302,8 +302,11 @@ class FedBins(Transformer):
 
 
 def _intervals(feature: Feature, edges: FloatArray) -> tuple[str, ...]:
-    texts = [feature.text(edge) for edge in edges]
-    if len({*texts}) < len(texts):  # some are too near each other
-        texts = [repr(edge) for edge in edges.tolist()]
-    ends = ["-∞", *texts, "∞"]
-    return tuple(f"({low}, {high}]" for low, high in pairwise(ends))
+    texts = [edge_text(feature, edge) for edge in edges.tolist()]
+    if len({text for text, _ in texts}) < len(texts):  # some are too near each other
+        texts = [(repr(edge), False) for edge in edges.tolist()]
+    ends = [("-∞", False), *texts, ("∞", False)]
+    return tuple(
+        f"{'[' if from_low else '('}{low}, {high}{')' if below_high else ']'}"
+        for (low, from_low), (high, below_high) in pairwise(ends)
+    )

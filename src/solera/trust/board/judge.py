@@ -121,9 +121,9 @@ def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy
     """Refuse what no sum of this version may hold."""
     if isinstance(leaf, Gram | Update) and leaf.rows is not None:
         _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
-    elif isinstance(leaf, Update):
+    elif isinstance(leaf, Update) and leaf.solves is None:
         _check_update(task, entry, payload, policy)
-    elif not isinstance(leaf, Fact | Gram | Counts | Sums | Joint):
+    elif not isinstance(leaf, Fact | Gram | Update | Counts | Sums | Joint):
         _refuse_bare(task, entry)
 
 
@@ -163,8 +163,9 @@ def _check_persons(
             f"have fewer than min_count = {policy.min_count} persons",
             "another part, or more persons",
         )
-    if isinstance(leaf, Gram):
-        check_sixth(int(leaf.X.shape[1]), persons, f"task {task.name!r}")
+    parameters = int(leaf.X.shape[1]) if isinstance(leaf, Gram) else getattr(leaf, "solves", None)
+    if parameters:
+        check_sixth(parameters, persons, f"task {task.name!r}")
 
 
 def check_sixth(parameters: int, persons: int, what: str) -> None:

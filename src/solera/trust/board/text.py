@@ -157,7 +157,7 @@ def _check(text: JobText) -> None:
         )
     if type(text.patience) is not int or text.patience < 1:
         raise UsageError.of(text, "patience", text.patience, "must be a number of days")
-    if isinstance(text.learner, list) and not (text.learner and text.validation):
+    if isinstance(text.learner, list) and not (len(text.learner) > 1 and text.validation):
         raise UsageError(
             "the points of a grid are compared by their losses over validation folds, here are "
             f"{len(text.learner)} points and {len(text.validation)} folds",

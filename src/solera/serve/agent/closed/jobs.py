@@ -178,8 +178,9 @@ class OwnerJobs(threading.Thread):
 
     def words(self) -> str:
         """What is going on, for whoever looks at this client from afar."""
-        running = [run.job.jid[:8] for run in self._runs.values() if run.is_alive()]
-        return f"runs closed job {', '.join(running)}" if running else ""
+        running = [run for run in self._runs.values() if run.is_alive()]
+        words = [f"{run.job.jid[:8]} round {run.round + 1}" for run in running]
+        return f"runs closed job {', '.join(words)}" if words else ""
 
 
 def _checked_text(job: ClosedJob) -> JobText:

@@ -41,7 +41,8 @@ class AgentExchange:
         if ask.fit is not OUTSIDE and ask.fit not in self._fits:
             self._fits.append(ask.fit)
         asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
-        self._channel.send({"total": question, "fit": self.number_of(ask.fit), **asked})
+        place = {"fit": self.number_of(ask.fit), "round": ask.round}
+        self._channel.send({"total": question, **place, **asked})
         total = self.receive()["total"]
         return Total(total["partial"], tuple(total["noised"]))
 

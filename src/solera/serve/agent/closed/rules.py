@@ -10,7 +10,7 @@ from pathlib import Path
 
 from solera.core.component import build
 from solera.core.errors import GateRefusal, SoleraError
-from solera.learn.closed import check_can_close, check_policy, check_price
+from solera.learn.closed import check_learners, check_policy, check_price
 from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
@@ -143,9 +143,9 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     try:
         schema = epoch.dictionary.schema(text.columns, text.target)
         schema.with_positive(text.positive or None)
-        for description in text.learners:
-            learner = build(description)
-            check_can_close(learner)
+        learners = [build(learner) for learner in text.learners]
+        check_learners(learners)
+        for learner in learners:
             check_policy(learner, rules)
         owners = len(epoch.owners)
         check_price(price_of_text(canonical(text), owners), rules, owners)

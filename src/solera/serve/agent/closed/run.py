@@ -72,6 +72,8 @@ class ClosedRun(threading.Thread):
         self.owner, self.job = owner, job
         self.text: JobText = parse(job.text)
         self.learner: LearnerProcess | None = None
+        self.round = 0
+        """The round of what the learner asked last, from 0."""
         self._told = 0
         """How many numbers its sums have told."""
         self._names = [one.name for one in owner.epoch.owners]
@@ -144,7 +146,7 @@ class ClosedRun(threading.Thread):
         """The result, from a learner that asks for one sum after the other."""
         with LearnerProcess(self._order(terms), self.owner.stop) as self.learner:
             while "result" not in (said := self._heard(run)):
-                terms.fit = said["fit"]
+                terms.fit, self.round = said["fit"], said["round"]
                 self.learner.send({"total": self._total(run, terms, said)})
             terms.fit = said["fit"]
             result: bytes = said["result"]

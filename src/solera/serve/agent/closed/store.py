@@ -127,14 +127,14 @@ class ClosedStore:
             row = (hash, jid, job.epoch, content, part)
             db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
             db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
-        self.move(jid, "finished", result=hash)
+        self.move(jid, "finished", result=hash, numbers=numbers)
         self.erase(jid)
 
     def end(self, jid: str, reason: str, numbers: int) -> None:
         """The job is over without a result; what its sums have told still counts."""
         with self._database.write() as db:
             db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
-        self.move(jid, "ended", reason)
+        self.move(jid, "ended", reason, numbers=numbers)
 
     def result(self, hash: str) -> tuple[bytes, bytes] | None:
         """A result of an earlier closed job, and what this client alone keeps of its model."""

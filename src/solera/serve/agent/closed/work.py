@@ -1,11 +1,13 @@
 """What an owner's learner computes for a closed job, and what it leaves.
 
 The result is a payload, the same bytes at every owner: ``{"model": …, "history": …}``,
-``{"evaluation": …}``, ``{"description": …}``; or ``{"refused": …}`` where totals allow none.
+``{"evaluation": …}``, ``{"description": …}``, ``{"statistics": …}``; or ``{"refused": …}`` where
+totals allow none.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from solera.core.component import build, build_fitted
@@ -41,8 +43,7 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> tuple[bytes, Any]:
         return closed_result(learner, federations(learner), **options), learner
     try:
         if text.kind == "statistics":
-            described = _described(federation_of(text, epoch, exchange, _DESCRIBE))
-            return encode({"description": described}), None
+            return _statistics(text, epoch, exchange), None
         federation = federation_of(text, epoch, exchange, type(model).__name__)
         return encode({"evaluation": _evaluated(model, federation, text)}), None
     except SoleraError as error:
@@ -70,6 +71,15 @@ def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, A
     metrics = {name: figure.to_payload() for name, figure in found.metrics.items()}
     told = {"metrics": metrics, "counts": found.counts, "notes": list(found.notes)}
     return {**told, "positive": found.positive}
+
+
+def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
+    if text.learner is None:
+        federation = federation_of(text, epoch, exchange, _DESCRIBE)
+        return encode({"description": _described(federation)})
+    job = build(text.learner)
+    federation = federation_of(text, epoch, exchange, type(job).__name__)
+    return encode({"statistics": asdict(job.look(federation))})
 
 
 def _described(federation: Federation) -> dict[str, Any]:

@@ -113,6 +113,10 @@ class ClosedDriver:
         schema = self.epoch.dictionary.schema(selection.columns, selection.target)
         return ColumnSummary(schema, **{**told, "gaps": tuple(told["gaps"])})
 
+    def statistics(self, job: Any) -> Any:
+        """What ``job.look`` comes to at all owners, as plain data."""
+        return opened(self._closed(self._text("statistics", learner=job)).result)["statistics"]
+
     def _text(self, kind: Any, **content: Any) -> JobText:
         return JobText(
             kind=kind,
