@@ -30,6 +30,7 @@ from solera.core.component import describe_fitted
 from solera.core.errors import DataError, SoleraError
 
 SEEDS, ROUNDS, TREES = sized((10, 30, 100), tiny=(1, 3, 3))
+CLUSTERS = (3, 8)
 POLICY = {"policy": "sums", "exact_training": True}
 Parts = list[tuple[Any, Any]]
 
@@ -129,6 +130,29 @@ GROWN = ("boosting", "ID3")
 """Learners whose cells data made: what they learn differs, their scores may not."""
 
 
+def run_clusters(name: str) -> None:
+    """Print how much larger the inertia of k-means is than without a policy, for some k."""
+    for k in CLUSTERS:
+        ratios = []
+        for seed in range(SEEDS):
+            under = so.simulate(DATA[name](seed), seed=seed % 10, policy="sums", test=0.2)
+            free = so.simulate(under.data, seed=seed % 10)
+            gaps = bool(np.isnan(under.data.X).any())
+            steps = [*((so.FedImputer(),) if gaps else ()), so.FedScaler()]
+            try:
+                closed = so.Pipeline(*steps, so.FedKMeans(k, init="atoms")).fit(under)
+            except DataError as error:
+                print(f"{name:11} k-means, k={k} seed {seed} refused: {error.message}")
+                continue
+            plain = so.Pipeline(*steps, so.FedKMeans(k, init="k-means++")).fit(free)
+            ratios.append(closed.steps_[-1].inertia_ / plain.steps_[-1].inertia_)
+        if ratios:
+            print(
+                f"{name:11} k-means, k={k} {len(ratios):2} seeds  inertia x {np.mean(ratios):.3f} "
+                f"of no policy, at most x {max(ratios):.3f}"
+            )
+
+
 def numbers_of(tree: Any) -> Iterator[Any]:
     """Every array of numbers in what a fitted model is saved as."""
     if isinstance(tree, dict):
@@ -206,5 +230,6 @@ if __name__ == "__main__":
     for chosen in sys.argv[1:] or DATA:
         try:
             run(chosen)
+            run_clusters(chosen)
         except DataError as error:
             print(f"{chosen:11} not at hand: {error}")

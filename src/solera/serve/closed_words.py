@@ -18,6 +18,8 @@ def name_of(text: JobText) -> str:
         names = {" → ".join(_kinds(learner)) or "a learner": None for learner in text.learners}
         points = f"the best of {len(text.learners)}: " if len(text.learners) > 1 else ""
         return f"{points}{', '.join(names)}{again}"
+    if text.kind == "atoms":
+        return "find the atoms of the epoch"
     if text.learner is not None:
         return learner_words(text.learner)
     return f"score {text.model[:12]}" if text.model else "describe"

@@ -48,8 +48,8 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 NOT_CLOSED = [
     (lambda: so.learn.FedBuff(MLP), "updates count as they arrive.*so.FedAvg"),
     (lambda: so.FedForest(), "trees of single clients are no sum"),
-    (lambda: so.FedKMeans(2), "clusters are cells that data made"),
-    (lambda: so.FedImputer("median"), "a median needs counts by value"),
+    (lambda: so.FedKMeans(2, init="k-means++"), "init='atoms' starts from sums"),
+    (lambda: so.FedKMeans(2, batch_size=8), "steps over batches are no sums"),
     (lambda: so.FedLinear(per_round=2), "per_round=2: all owners take part"),
     (lambda: so.FedLinear(select=so.selectors.Uniform()), "select=.*all owners take part"),
     (lambda: so.FedLinear(aggregate=so.robust.Median()), "looks at single replies"),

@@ -261,14 +261,16 @@ class Epoch:
         the difference of two totals would be its own. Who leaves signs all but atoms.
         """
         valid: dict[bytes, Signature] = {}
+        settled: set[bytes] = set()
         for signature in signatures:
-            leaves = signature.key not in self.keys
-            if not signature.is_of(self.agreed if leaves else self):
+            if signature.is_of(self):
+                settled.add(signature.key)
+            elif not signature.is_of(self.agreed):
                 raise EpochError(
                     f"a signature of key {signature.key.hex()[:16]}… is not of this epoch"
                 )
             valid[signature.key] = signature
-        absent = [owner.name for owner in self.owners if owner.key not in valid]
+        absent = [owner.name for owner in self.owners if owner.key not in settled]
         if absent:
             raise EpochError(f"not signed yet by {', '.join(absent)}")
         for epoch in earlier:
@@ -326,9 +328,16 @@ class SignedEpoch:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The owners that have not signed."""
+        """The owners of whom nobody has signed."""
         signed = {signature.key for signature in self.signatures}
         return tuple(owner.name for owner in self.epoch.owners if owner.key not in signed)
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """The owners whose agents have yet to sign the atoms."""
+        epoch = self.epoch
+        settled = {s.key for s in self.signatures if epoch.atoms and s.is_of(epoch)}
+        return tuple(owner.name for owner in epoch.owners if owner.key not in settled)
 
     def encode(self) -> bytes:
         """The bytes of the file."""

@@ -19,7 +19,8 @@ def held_texts(folder: Path) -> list[HeldJob]:
         return []
     store = ClosedStore(folder / home.CLOSED)
     try:
-        return [_held(job) for job in store.jobs() if job.state == "held"]
+        held = [job for job in store.jobs() if job.state == "held"]
+        return [_held(job) for job in held if parse(job.text).kind != "atoms"]
     finally:
         store.close()
 

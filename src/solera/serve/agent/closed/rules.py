@@ -16,7 +16,7 @@ from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.closed.price import price_of_text
 from solera.serve.agent.closed.store import OwnJob
-from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
+from solera.serve.agent.epoch_files import EpochFiles, fetch_agreed, fetch_epoch
 from solera.serve.agent.ledger import Ledger, ledger_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
@@ -24,6 +24,7 @@ from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
 from solera.serve.connection import Connection
+from solera.trust.board.atoms import atoms_text
 from solera.trust.board.text import JobText, canonical, parse
 from solera.trust.epoch.epoch import Epoch
 
@@ -39,17 +40,26 @@ class OwnerRules:
         self._looked: dict[str, tuple[float, str | None]] = {}
 
     def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
-        """The epoch of this hash, if it is the newest that this owner and all others signed."""
-        signed = current_epoch(self._folder)
-        if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
-            signed = fetch_epoch(self._folder, connection, self._place.federation)
-        return signed.epoch if signed is not None and signed.epoch.hash.hex() == hash else None
+        """The epoch of this hash, if it is the newest that this owner and all others signed.
+
+        Or the one that they have signed before its atoms are found.
+        """
+        files = EpochFiles(self._folder)
+        for look, fetch in ((files.current, fetch_epoch), (files.agreed, fetch_agreed)):
+            signed = look()
+            if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
+                signed = fetch(self._folder, connection, self._place.federation)
+            if signed is not None and signed.epoch.hash.hex() == hash:
+                return signed.epoch
+        return None
 
     def verdict(self, job: OwnJob, text: JobText, epoch: Epoch) -> NewVerdict | None:
         """What is said of a text; None while people have yet to decide."""
         policy = self._policy()
         if reason := refusal(policy, text, epoch):
             return NewVerdict("refused", reason=reason)
+        if text.kind == "atoms":
+            return NewVerdict("approved")
         if not policy.approval.is_needed(text.kind):
             return self._reserved(job, text, epoch)
         last = self._last(job)
@@ -111,7 +121,7 @@ class OwnerRules:
     def told(self, job: OwnJob, text: JobText) -> None:
         """Tell people of a text that waits for them."""
         policy = self._policy()
-        if policy.approval.is_needed(text.kind):
+        if text.kind != "atoms" and policy.approval.is_needed(text.kind):
             here = {"federation": self._place.federation, "client": self._place.name}
             about = {"hash": job.jid, "job": name_of(text), "owner": text.researcher}
             notify(policy.notify, "held", **here, **about, description=text_words(text))
@@ -127,7 +137,12 @@ class OwnerRules:
 def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     """Why a policy refuses a text, from the text and the dictionary alone."""
     rules = policy.rules
-    if text.kind not in rules.jobs:
+    if text.kind == "atoms":
+        if epoch.atoms is not None or canonical(text) != atoms_text(text.repeat):
+            return "this is not the text by which the atoms of an epoch are found"
+    elif epoch.atoms is None:
+        return "the atoms of this epoch are yet to be found"
+    elif text.kind not in rules.jobs:
         return f"the policy allows no {text.kind}: jobs = {list(rules.jobs)}"
     if len(epoch.owners) - 1 < rules.min_peers:
         return f"the policy wants at least {rules.min_peers} other owners in a sum"

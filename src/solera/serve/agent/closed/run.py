@@ -43,7 +43,7 @@ class Owner:
     """What a run needs of the agent.
 
     ``objection(job)`` says why the job may not go on here now, if so; ``give_back(jid)`` that it
-    has ended before anything has left.
+    has ended before anything has left; ``finished(connection)`` that it is over.
     """
 
     identity: Identity
@@ -54,6 +54,7 @@ class Owner:
     store: ClosedStore
     connect: Callable[[], Connection]
     objection: Callable[[OwnJob], str | None]
+    finished: Callable[[Connection], None]
     give_back: Callable[[str], None]
     stop: threading.Event
 
@@ -85,6 +86,7 @@ class ClosedRun(threading.Thread):
             try:
                 with closing(self.owner.connect()) as connection:
                     self._go_on(self._board(connection))
+                    self.owner.finished(connection)
                 return
             except (Interrupted, LearnerDied, SoleraError, OSError) as error:
                 log.warning("closed job %s: %s", self.job.jid[:8], error)

@@ -1,8 +1,8 @@
 """What an owner's learner computes for a closed job, and what it leaves.
 
 The result is a payload, the same bytes at every owner: ``{"model": …, "history": …}``,
-``{"evaluation": …}``, ``{"description": …}``, ``{"statistics": …}``; or ``{"refused": …}`` where
-totals allow none.
+``{"evaluation": …}``, ``{"description": …}``, ``{"statistics": …}``, ``{"atoms": …}``; or
+``{"refused": …}`` where totals allow none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.learn.closed import closed_grid, closed_result
 from solera.learn.closed_description import describe_closed
+from solera.trust.board.atoms import NAME as ATOMS
+from solera.trust.board.atoms import find_atoms
 from solera.trust.board.engine import BoardEngine, Exchange
 from solera.trust.board.text import JobText, parse, seed_of
 from solera.trust.epoch.epoch import Epoch
@@ -29,6 +31,9 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> tuple[bytes, Any]:
     With it comes the model that was fitted, if one was.
     """
     text, epoch = parse(order["text"]), Epoch.decode(order["epoch"])
+    if text.kind == "atoms":
+        federation = federation_of(text, epoch, exchange, ATOMS)
+        return encode({"atoms": find_atoms(federation, epoch.dictionary, epoch.min_count)}), None
     model = None if order["model"] is None else build_fitted(decode(order["model"])["model"])
     if text.kind == "training":
         learners = [build(learner) for learner in text.learners]
@@ -61,6 +66,7 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
         len(names),
         gaps=dictionary.gaps(text.columns),
         names=names,
+        atoms=lambda: epoch.atoms,
     )
     seed = seed_of(epoch.agreed.hash, name, text.repeat)
     return Federation(engine, seed=seed, names=names, positive=positive)
@@ -76,17 +82,7 @@ def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, A
 def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
     if text.learner is None:
         federation = federation_of(text, epoch, exchange, _DESCRIBE)
-        return encode({"description": _described(federation)})
+        return encode({"description": describe_closed(federation).to_payload()})
     job = build(text.learner)
     federation = federation_of(text, epoch, exchange, type(job).__name__)
     return encode({"statistics": asdict(job.look(federation))})
-
-
-def _described(federation: Federation) -> dict[str, Any]:
-    found = describe_closed(federation)
-    return {
-        "rows": found.rows,
-        "gaps": list(found.gaps),
-        "mean": found.mean,
-        "deviation": found.deviation,
-    }

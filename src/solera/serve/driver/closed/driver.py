@@ -111,7 +111,7 @@ class ClosedDriver:
         told = opened(self._closed(self._text("statistics")).result)["description"]
         selection = self._selection
         schema = self.epoch.dictionary.schema(selection.columns, selection.target)
-        return ColumnSummary(schema, **{**told, "gaps": tuple(told["gaps"])})
+        return ColumnSummary.from_payload(schema, told)
 
     def statistics(self, job: Any) -> Any:
         """What ``job.look`` comes to at all owners, as plain data."""
