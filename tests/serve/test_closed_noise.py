@@ -27,7 +27,7 @@ from scipy.stats import norm  # noqa: E402
 
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.closed.rules import OwnerRules  # noqa: E402
-from solera.serve.agent.closed.store import OwnJob  # noqa: E402
+from solera.serve.agent.closed.store import ClosedStore, OwnJob  # noqa: E402
 from solera.serve.agent.ledger import Ledger  # noqa: E402
 from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.serve.driver.closed.attached import ClosedJobEnded  # noqa: E402
@@ -148,6 +148,7 @@ dp = { epsilon = 7.9, delta = 1e-5, clip = 1.0 }
 
 def test_policy_check_says_what_a_job_would_tell_by_the_accountant_of_all(network):
     """7.9 asked is 7.9 at the driver, in the ledgers, and in what an owner reads beforehand."""
+    so.FedScaler().fit(network.closed())  # the atoms of the epoch are there
     job = network.folder / "job.toml"
     job.write_text(JOB)
     said = checked(network, "north", str(job))
@@ -163,16 +164,13 @@ def test_policy_check_says_what_a_job_would_tell_by_the_accountant_of_all(networ
     best = float(re.search(r"at most ([\d.]+) %", said)[1])
     mu = 1 / (model.accounts_["noise"] / np.sqrt(3))
     assert best == pytest.approx(100 * norm.cdf(mu / 2), abs=0.06)
-    (jid,) = {
-        job
-        for (job,) in sqlite3.connect(network.folder / "north" / "closed.sqlite").execute(
-            "SELECT jid FROM jobs"
-        )
-    }
+    with closing(ClosedStore(network.folder / "north" / home.CLOSED)) as store:
+        jid = store.jobs()[-1].jid
     assert checked(network, "north", jid[:12]).split("tells")[1] == said.split("tells")[1]
 
 
 def test_policy_check_of_exact_jobs_names_what_nothing_bounds(network):
+    so.FedScaler().fit(network.closed())
     job = network.folder / "job.toml"
     job.write_text(JOB.replace("dp =", "# dp ="))
     assert "refused" in checked(network, "north", str(job))

@@ -92,8 +92,8 @@ def check(
     with extra("reading a job"):
         from solera.serve.agent.closed.rehearsal import find_text, what_it_tells
         from solera.serve.agent.epoch_files import EpochFiles
-    epochs = EpochFiles(folder).all()
-    if not epochs:
-        raise UsageError(f"{folder} has signed no epoch", hint="--folder names the client's")
-    for what, said in what_it_tells(policy, find_text(text, folder), epochs[-1].epoch):
+    signed = EpochFiles(folder).current()
+    if signed is None:
+        raise UsageError(f"{folder} has no epoch in which jobs run", hint="--folder names another")
+    for what, said in what_it_tells(policy, find_text(text, folder), signed.epoch):
         typer.echo(f"  {what:9} {said}")
