@@ -89,12 +89,12 @@ class ClosedNetwork(Network):
         clock: bool = False,
         simd: Mapping[str, str] | None = None,
         agents_find_atoms: bool = False,
-        working: Sequence[str] = NAMES,
+        working: Sequence[str] | None = None,
         policy: str = POLICY,
         **options: Any,
     ) -> None:
         """``agents_find_atoms``: in earnest; else they sign what a simulation finds. ``working``
-        are the owners whose agents start at once.
+        are the owners whose agents start at once, all by default.
 
         ``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
 
@@ -115,7 +115,7 @@ class ClosedNetwork(Network):
         self.epoch = self.sign(signed)
         if signed == len(NAMES) and not agents_find_atoms:
             self.epoch = self.settle()
-        for name in working:
+        for name in NAMES if working is None else working:
             self.work(name)
 
     def sign(self, owners: int = 4) -> Epoch:

@@ -88,6 +88,11 @@ def until(holds, seconds=60.0):
     return value
 
 
+def words_of(evaluation):
+    """Every figure to the last digit, with its bounds."""
+    return {name: repr(figure.to_payload()) for name, figure in evaluation.metrics.items()}
+
+
 def test_a_call_that_is_made_again_is_the_same_job(network):
     first = LINEAR.clone().fit(network.closed(seed=1))
     began = time.monotonic()
@@ -102,7 +107,14 @@ def test_a_model_is_scored_once_on_a_part(network):
     model = LINEAR.clone().fit(network.closed(seed=3, test=0.2))
     first = model.evaluate(network.closed(seed=3, test=0.2))
     again = model.evaluate(network.closed(seed=7, test=0.2))
-    assert again.metrics == first.metrics
+    assert words_of(again) == words_of(first)
+    before = {name: len(jobs) for name, jobs in states(network).items()}
+    scores = model.evaluate(network.closed(test=0.2), scores=True)
+    assert {name: scores[name] for name in first.metrics} == first.metrics
+    assert "auroc" in scores.metrics
+    other = model.evaluate(network.closed(seed=3, test=0.2), metrics=["closed_cost"])
+    assert "without closed_cost" in repr(other)
+    assert {name: len(jobs) for name, jobs in states(network).items()} == before
     with pytest.raises(ClosedJobEnded, match="its figures stand"):
         model.evaluate(network.closed(test=0.1))
 

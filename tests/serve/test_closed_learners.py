@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from typer.testing import CliRunner  # noqa: E402
 from solera.cli.app import app  # noqa: E402
 from solera.core.component import build  # noqa: E402
 from solera.core.payload import encode  # noqa: E402
+from solera.learn.closed_evaluation import to_payload  # noqa: E402
 from solera.serve.agent.closed.store import ClosedStore  # noqa: E402
 from solera.serve.agent.memory import own_model  # noqa: E402
 from solera.serve.closed_words import name_of, text_words  # noqa: E402
@@ -72,6 +74,10 @@ def table(rows=400):
     frame["ward"] = draw.choice(["east", "north", "west"], rows)
     for name in LABELS:
         frame[name] = np.where(score + draw.logistic(size=rows) > 0, "1", "0")
+    ends = np.random.default_rng(1)
+    event, censored = ends.exponential(90 * np.exp(-score / 2)), ends.exponential(150, rows)
+    frame["days"] = np.ceil(np.minimum(event, censored))
+    frame["event"] = (event <= censored).astype(float)
     frame["cost"] = (score + draw.normal(size=rows)).round(2)
     frame["died"] = np.where(score + draw.logistic(size=rows) > 0, "yes", "no")
     return frame
@@ -111,16 +117,24 @@ SMALL = {"rounds": 2, "batch_size": 20}
 CLASSES = {"columns": NUMBERS, "target": "died"}
 COSTS = {"columns": NUMBERS, "target": "cost"}
 ALL = {"columns": WHOLE, "target": "died"}
+ENDS = {"columns": [*NUMBERS, "ward"], "target": ["days", "event"]}
 LEARNERS = {
+    "Cox of all rows": (
+        lambda: so.Pipeline(so.learn.FedSelect(["a", "b"]), so.FedCox(strata=None)),
+        ENDS,
+    ),
     "GLM": (lambda: so.FedGLM("binomial"), CLASSES),
     "Scaffold": (lambda: so.learn.Scaffold(net(), **SMALL), CLASSES),
     "columns": (
         lambda: so.Pipeline(so.FedImputer(), so.FedEncoder(), so.FedScaler(), so.FedHEONN()),
         ALL,
     ),
+    "boosted trees": (lambda: so.FedHistGBDT(rounds=3, max_depth=3), ALL),
+    "ID3": (lambda: so.Pipeline(so.FedBins(4), so.FedID3()), ALL),
     "another package": (lambda: build({"$component": "AcmeRidge", "params": {"lam": 0.1}}), COSTS),
 }
 MORE = {
+    "Cox by owner": (lambda: so.Pipeline(so.learn.FedSelect(["a", "b"]), so.FedCox()), ENDS),
     "Linear": (lambda: so.FedLinear(rounds=3), CLASSES),
     "Linear of numbers": (lambda: so.FedLinear(rounds=3, batch_size=20), COSTS),
     "GLM of numbers": (lambda: so.FedGLM(), COSTS),
@@ -154,6 +168,9 @@ MORE = {
         lambda: so.MLFedAvg(net(), stop=None, fine_tune=1, **SMALL),
         {"columns": NUMBERS, "target": LABELS},
     ),
+    "boosted trees of numbers": (lambda: so.FedHistGBDT(rounds=3, max_depth=3), COSTS),
+    "stumps": (lambda: so.FedHistGBDT(rounds=3, max_depth=1, bins=3), CLASSES),
+    "Bins": (lambda: so.FedBins(4), ALL),
     "Scaler": (lambda: so.FedScaler(), CLASSES),
     "Imputer": (lambda: so.FedImputer(), {"columns": [*NUMBERS, "gap"], "target": "died"}),
     "Encoder": (lambda: so.FedEncoder(), ALL),
@@ -186,10 +203,9 @@ def check(network, make, selected):
     simulated = make().fit(owners, progress=False)
     assert learned(model) == learned(simulated)
     if model.predicts:
-        judged = model.evaluate(network.closed(test=0.2, **selected))
-        expected = simulated.evaluate(owners)
-        assert judged.metrics == expected.metrics
-        assert encode(judged.counts) == encode(expected.counts)
+        judged = model.evaluate(network.closed(test=0.2, **selected), scores=True)
+        expected = simulated.evaluate(owners, scores=True)
+        assert encode(to_payload(judged)) == encode(to_payload(expected))
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -201,6 +217,17 @@ def test_a_learner_has_the_bytes_of_its_simulation(network, name):
 @pytest.mark.parametrize("name", MORE)
 def test_every_other_learner_has_them_too(network, name):
     check(network, *MORE[name])
+
+
+def test_survival_curves_have_the_bytes_of_their_simulation(network):
+    curves = so.learn.kaplan_meier(network.closed(**ENDS), by="ward")
+    simulated = so.learn.kaplan_meier(network.simulation(**ENDS), by="ward")
+    assert encode(asdict(curves)) == encode(asdict(simulated))
+    assert str(curves) == str(simulated)
+    assert len(curves.curves) == 3
+    assert all(len(curve.times) >= 2 for curve in curves.curves)
+    with pytest.raises(so.errors.UsageError, match="leave grid= out"):
+        so.learn.kaplan_meier(network.closed(**ENDS), [30.0, 60.0])
 
 
 def test_an_owner_predicts_by_the_part_of_a_model_that_it_alone_keeps(network):
@@ -227,8 +254,8 @@ def test_the_positive_class_is_part_of_the_text(network):
     assert learned(model) == learned(simulated)
     assert model.classes_.tolist() == ["yes", "no"]
     judged = model.evaluate(network.closed(**chosen))
-    expected = simulated.evaluate(owners)
-    assert (judged.positive, judged.metrics) == ("no", expected.metrics)
+    assert judged.positive == judged["sensitivity"].positive == "no"
+    assert encode(to_payload(judged)) == encode(to_payload(simulated.evaluate(owners)))
     with pytest.raises(so.errors.UsageError, match="is not one of two classes"):
         so.FedGLM("binomial").fit(network.closed(**{**chosen, "positive": "dead"}))
 
@@ -284,7 +311,7 @@ def test_a_grid_is_one_text_whose_best_point_is_the_result(network):
     for point in (*points[:2], points[3]):
         owners = network.simulation(**selected)
         model = point.clone().fit(owners, progress=False)
-        loss = float(model.evaluate(owners, "validation").metrics["loss"])
+        loss = float(model.evaluate(owners, "validation", scores=True)["log_loss"])
         losses.append((loss, learned(model)))
         assert f"{loss:.4g}" in done.output, done.output
     best = min(losses)

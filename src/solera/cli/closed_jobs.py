@@ -49,7 +49,7 @@ def start(
         model.save(out)
         typer.echo(f"{out}: the model that all owners signed")
     if spec.evaluates and spec.test:
-        typer.echo(str(driver.evaluate(model, "test", False, ())))
+        typer.echo(str(driver.evaluate(model, "test", spec.scores, ())))
 
 
 def _fitted(driver: ClosedDriver, spec: JobSpec) -> Learner:

@@ -34,9 +34,14 @@ from solera.evaluation.counts import (
 )
 from solera.evaluation.evaluation import ClientFigures, Evaluation
 from solera.evaluation.figure import Figure, measured
-from solera.evaluation.metrics import HELD_OUT
+from solera.evaluation.metrics import HELD_OUT, headline_of
 from solera.learn.closed import elsewhere, is_closed
-from solera.learn.closed_evaluation import evaluate_closed
+from solera.learn.closed_evaluation import (
+    check_scores_are_closed,
+    closed_score,
+    evaluate_closed,
+    shown,
+)
 from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import MeanTotals, find_metric
 from solera.learn.scores import (
@@ -80,12 +85,16 @@ def evaluate(
     model.check_predicts()
     check_labelled(federation)
     federation = federation.closed_job(type(model).__name__)
-    if is_closed(federation) and (owners := elsewhere(federation)) is not None:
+    closed = is_closed(federation)
+    if closed:
+        check_scores_are_closed(scores)
+    if closed and (owners := elsewhere(federation)) is not None:
         return owners.evaluate(model, cast(Part, part), scores, metrics)
     if model.is_personal:
         federation = model.at_clients(federation)
-    if is_closed(federation):
-        return evaluate_closed(model, federation, cast(Part, part), scores, metrics)
+    if closed:
+        evaluation = evaluate_closed(model, federation, cast(Part, part), metrics)
+        return shown(evaluation, bool(scores), metrics)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
     with federation.announced(model):
@@ -116,11 +125,14 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
 
     Of some rows of a simulation they are those that were chosen.
     """
-    if is_closed(federation.closed_job(type(model).__name__)):
+    closed = federation.closed_job(type(model).__name__)
+    if elsewhere(closed) is not None:
         raise NotClosed(
-            "score: accuracy, and R² over several parts, wait for the next version",
-            hint="model.evaluate(federation): mean loss, of numbers MSE and R²",
+            "score: a closed job scores the test part",
+            hint=f'model.evaluate(federation)["{headline_of(model.schema_.target)}"]',
         )
+    if is_closed(closed):
+        return closed_score(model, closed)
     sizes = {part: federation.engine.sizes(part) for part in federation.scored_parts}
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     counts = [evaluate(model, federation, part, per_client=False).counts for part in parts]

@@ -90,11 +90,11 @@ def score_counts(model: Any, rows: Rows, grid: ScoreGrid, /, **of: Any) -> dict[
         losses = _quantile_losses(model, rows, np.array(grid.quantiles))
         return {"pinball": sum_by(None, losses, **of), "rows": count_by(None, **of)}
     edges = grid.edges
-    scored = _scored(model, rows, edges)
+    scored = scored_rows(model, rows, edges)
     judged = scored.known.any(axis=1)
     bins: dict[str, Any] = {}
     sides: dict[str, Any] = {}
-    for i in range(len(_names(model))):
+    for i in range(len(names_of(model))):
         known, truth = scored.known[:, i], scored.truth[:, i]
         no = np.where(known & ~truth, scored.bins[:, i], -1)
         yes = np.where(known & truth, scored.bins[:, i], -1)
@@ -111,12 +111,13 @@ def score_counts(model: Any, rows: Rows, grid: ScoreGrid, /, **of: Any) -> dict[
 
 
 @dataclass(frozen=True)
-class _Scored:
-    """Of every row and name the bin of the score, what is true and whether that is known.
+class Scored:
+    """Of every row and name the score and its bin, what is true and whether that is known.
 
     And its losses.
     """
 
+    p: FloatArray
     bins: IntArray
     truth: BoolArray
     known: BoolArray
@@ -124,11 +125,11 @@ class _Scored:
     brier: FloatArray
 
 
-def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
+def scored_rows(model: Any, rows: Rows, edges: FloatArray) -> Scored:
     schema = model.schema_
     if not len(rows):
-        none = np.empty((0, len(_names(model))))
-        return _Scored(none.astype(int), none > 0, none > 0, np.empty(0), np.empty(0))
+        none = np.empty((0, len(names_of(model))))
+        return Scored(none, none.astype(int), none > 0, none > 0, np.empty(0), np.empty(0))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -146,7 +147,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
         loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
         brier = ((p - truth) ** 2 * share).sum(axis=1)
-    return _Scored(np.searchsorted(edges, p, side="left"), truth, known, loss, brier)
+    return Scored(p, np.searchsorted(edges, p, side="left"), truth, known, loss, brier)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
@@ -159,7 +160,7 @@ def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(q * error, (q - 1) * error))
 
 
-def _names(model: Any) -> tuple[str, ...]:
+def names_of(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
     schema: Schema = model.schema_
     if schema.target == "labels":
@@ -209,7 +210,7 @@ class ScoreTotals(Totals):
 
 def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
     """The scores of folded counts."""
-    names = _names(model)
+    names = names_of(model)
     rows = {
         where: np.stack(
             [

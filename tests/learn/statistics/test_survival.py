@@ -77,8 +77,8 @@ def test_it_says_that_rows_set_aside_are_not_in_it():
     assert "training rows" in str(curves)
     assert "grid: 20 times, 0.25 to 5" in str(curves)
     assert "training rows" in curves._repr_html_()
-    title = curves.plot().axes[0].get_title()
-    assert title == f"{rows} training rows\ngrid: 20 times, 0.25 to 5"
+    assert curves.plot().axes[0].get_title() == f"{rows} training rows"
+    assert curves.plot().get_supxlabel() == "grid: 20 times, 0.25 to 5"
 
 
 def test_what_is_wrong_is_named():

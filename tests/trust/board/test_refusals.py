@@ -206,21 +206,6 @@ def test_open_asks_name_fit_instead() -> None:
         owners().ask("board.persons").fold(so.aggregations.Sum())
 
 
-def test_counts_by_cell_wait(shared: list[str]) -> None:
-    fed = owners(test=0.2)
-    model = so.FedGLM("binomial").fit(fed)
-    shared.clear()
-    for options in ({"scores": True}, {"metrics": ["brier"]}):
-        with pytest.raises(NotClosed, match="wait for the next version"):
-            model.evaluate(fed, **options)
-    with pytest.raises(NotClosed, match="accuracy"):
-        model.score(fed)
-    assert not shared
-    assert model.evaluate(fed)["loss"] > 0
-    with pytest.raises(DataError, match="accuracy, wait for the next version"):
-        model.evaluate(fed)["accuracy"]
-
-
 @task("board_test.histogram")
 def histogram(client: Any, ask: Any) -> dict[str, Any]:
     cell = (client.data.X[:, 0] > 0).astype(int)

@@ -196,7 +196,7 @@ def test_evaluation_over_the_whole_test_part() -> None:
     assert found["mse"].rows == len(rows)
     assert not found.clients
     classes = owners(X, CLASSES, test=0.2)
-    loss = so.FedGLM("binomial").fit(classes).evaluate(classes)["loss"]
+    loss = so.FedGLM("binomial").fit(classes).evaluate(classes, scores=True)["log_loss"]
     rows = classes.data.segments(np.arange(4), "test").joined()
     expected = so.FedGLM("binomial").fit(classes).losses(rows.X, rows.y).mean()
     assert loss == pytest.approx(expected, rel=1e-12)
@@ -206,7 +206,7 @@ def test_personal_parts_stay_with_their_owners() -> None:
     """The result holds what all share; a model is judged with the part that its owner keeps."""
     fed = owners(X, CLASSES, test=0.2)
     model = so.learn.FedRep(MLP, rounds=4).fit(fed)
-    assert model.evaluate(fed)["loss"] > 0
+    assert model.evaluate(fed, scores=True)["log_loss"] > 0
     with pytest.raises(UsageError, match="is with their owners"):
         model.at(0)
     with pytest.raises(UsageError, match="keep nothing of this FedRep"):

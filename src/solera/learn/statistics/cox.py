@@ -30,7 +30,7 @@ from solera.learn.base import Learner
 from solera.learn.closed import is_closed
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.cox_pooled import PooledRiskSets
-from solera.learn.statistics.linear_terms import covariance, newton_step
+from solera.learn.statistics.linear_terms import covariance, growing_terms, newton_step
 from solera.learn.statistics.risk_sets import partial_likelihood
 from solera.learn.statistics.summary import Summary
 from solera.learn.statistics.survival import check_survival
@@ -174,9 +174,8 @@ class FedCox(Learner):
                 hint='so.simulate(…, policy="sums"), or strata="client"',
             )
         grid = find_grid(federation, self.schema_.target_names[0])
-        pooled = PooledRiskSets(grid)
-        self.rows_ = int(pooled.counts.sum())
-        self.events_ = int(pooled.counts[: len(pooled.times)].sum())
+        pooled = PooledRiskSets(grid, len(self.schema_.features))
+        self.rows_, self.events_ = pooled.rows, int(pooled.events.sum())
         self.times_, self.censored_times_ = pooled.times, pooled.censored
         return pooled.sums
 
@@ -186,9 +185,7 @@ class FedCox(Learner):
         Then some column, or several together, orders all events: there is no largest likelihood
         (Heinze & Schemper 2001).
         """
-        growth = np.abs(step) / np.maximum(np.abs(self.params_), 1e-300)
-        growing = np.flatnonzero(growth >= growth.max() / 2)
-        columns = ", ".join([repr(names[j]) for j in growing.tolist()][:5])
+        columns = growing_terms(step, self.params_, names)
         raise DataError(
             f"FedCox: {columns} tells who has the event without error, no estimate is finite",
             hint="leave such columns out, so.learn.FedSelect([…])",
@@ -223,7 +220,8 @@ class FedCox(Learner):
     def _baseline(self) -> str:
         if self.strata is not None:
             return "stratified by client"
-        return f"on {len(self.times_)} intervals of the epoch's times"
+        late = "" if np.isinf(self.times_[-1]) else ", later events counted as censored"
+        return f"on {len(self.times_)} intervals of the epoch's times{late}"
 
     def _repr_html_(self) -> str:
         fitted = "covariance_" in vars(self)

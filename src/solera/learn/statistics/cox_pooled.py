@@ -14,7 +14,7 @@ import numpy as np
 
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.errors import DataError
+from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.statistics.risk_sets import EfronSums
@@ -52,50 +52,37 @@ class PooledRiskSets:
     times its rows count, the middle one's.
     """
 
-    def __init__(self, grid: SurvivalGrid) -> None:
+    def __init__(self, grid: SurvivalGrid, width: int) -> None:
         (censored, interval), thin = grid.cells[0], bool(grid.thin[0])
         ends = np.append(grid.times(0), np.inf)
         events = np.arange(len(ends) - thin)  # none where others are in the cell of the last
         middles = [_middle(censored == cell, grid.by_atom[0, 0]) for cell in np.unique(censored)]
         until = interval[-1:] if thin else interval[middles]
+        last = np.arange(len(ends)) if thin else np.append(np.arange(len(ends)), until)
         self.times = ends[events]
         self.censored = np.column_stack([np.append(grid.times(0, event=0), np.inf), ends[until]])
-        self.counts = grid.counts
-        self.ask = {**grid.ask, "count": len(grid.counts)}
-        self._events = grid.counts[events]
-        last = np.arange(len(ends)) if thin else np.append(np.arange(len(ends)), until)
+        self.rows = int(grid.counts.sum())
+        self.events = grid.counts[events]
         self._at_risk = last >= events[:, None]
+        self._ask = {**grid.ask, "count": len(last), "center": np.zeros(width)}
 
-    def sums(self, round: Any, coef: FloatArray) -> FloatArray:
-        """Partial log-likelihood, gradient and the information's triangle."""
-        times, width = len(self._events), len(coef)
-        if "center" not in self.ask:
-            self._look(round, width)
-        ask = {**self.ask, "coef": coef}
-        cells = self._told(round.ask(sum_hazards, ask))
-        sums = EfronSums.of(self._at_risk @ cells, cells[:times], self._events)
+    def sums(self, round: Round, coef: FloatArray) -> FloatArray:
+        """Partial log-likelihood, gradient and the information's triangle; first for coef = 0."""
+        times = len(self.times)
+        cells = round.ask(sum_hazards, {**self._ask, "coef": coef}).fold(Sum())["sums"]
+        if not coef.any():  # from now on about the mean of all rows
+            center = cells[:, 1:].sum(axis=0) / self.rows
+            cells = cells - cells[:, :1] * np.append(0.0, center)
+            self._ask["center"] = center
+            self._of_events = cells[:times, 1:].sum(axis=0)
+        sums = EfronSums.of(self._at_risk @ cells, cells[:times], self.events)
         weights = sums.at_risk @ self._at_risk
         weights[:times] -= sums.tied
-        total = round.ask(sum_products, {**ask, "weights": weights}).fold(Sum())
-        information = symmetric(total["products"]) - sums.products
+        ask = {**self._ask, "coef": coef, "weights": weights}
+        products = symmetric(round.ask(sum_products, ask).fold(Sum())["products"])
+        information = (products - sums.products)[np.triu_indices(len(coef))]
         likelihood = self._of_events @ coef - sums.log_hazards
-        score = self._of_events - sums.means
-        return np.concatenate([[likelihood], score, information[np.triu_indices(width)]])
-
-    def _look(self, round: Any, width: int) -> None:
-        """Where the middle of all rows is, and Σ x over events about it."""
-        zero = np.zeros(width)
-        cells = self._told(round.ask(sum_hazards, {**self.ask, "coef": zero, "center": zero}))
-        center = cells[:, 1:].sum(axis=0) / self.counts.sum()
-        events = cells[: len(self._events), 1:].sum(axis=0)
-        self._of_events = events - self._events.sum() * center
-        self.ask["center"] = center
-
-    def _told(self, replies: Any) -> FloatArray:
-        cells: FloatArray = replies.fold(Sum())["sums"]
-        if np.any(replies.absent.get("sums", 0)):
-            raise DataError("too few persons are behind a sum of Cox's model", hint="fewer times")
-        return cells
+        return np.concatenate([[likelihood], self._of_events - sums.means, information])
 
 
 def _middle(inside: BoolArray, rows: FloatArray) -> int:

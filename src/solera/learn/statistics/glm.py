@@ -32,7 +32,7 @@ from solera.learn.statistics.glm_rows import (
     named_column,
     step_sums,
 )
-from solera.learn.statistics.linear_terms import covariance, newton_step
+from solera.learn.statistics.linear_terms import covariance, growing_terms, newton_step
 from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
 from solera.privacy.dp.mechanism import DP
@@ -155,9 +155,7 @@ class FedGLM(Predictor):
         apart = round > 0 and weight < _LEAST_WEIGHT
         if not apart and not (round >= _MOST_STEPS and size > _SLOW):
             return
-        growth = np.abs(step[1:]) / np.maximum(np.abs(self.params_[1:]), LEAST)
-        growing = np.flatnonzero(growth >= growth.max(initial=0) / 2)
-        names = ", ".join([self._terms()[1 + j] for j in growing.tolist()][:5])
+        names = growing_terms(step[1:], self.params_[1:], self._terms()[1:])
         by = "all columns together" if apart else names
         raise DataError(
             f"FedGLM: the classes are told apart without error, by {by}: the fit would fix labels "

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +40,7 @@ from solera.trust.board.engine import NotClosed
 _MOST_TIMES = 1000
 _HEADER = ("group", "training rows", "events", "median")
 _LEVEL = 0.95
+_WIDTH = 80
 _GRID = (
     f"grid: times of the epoch, {LEAST} events or more before each; rows at risk, and the log-rank "
     "test, are estimated between them"
@@ -120,9 +122,7 @@ class SurvivalCurves:
         """χ², its degrees of freedom, and the p-value."""
         from scipy.stats import chi2
 
-        if (tables := self.by_time) is None:
-            tables = np.array([(curve.events, curve.at_risk) for curve in self.curves])
-        used = tables[tables[:, 1, 0] > 0]
+        used = self._compared()
         if len(used) < 2:
             raise UsageError("a log-rank test compares two groups or more", hint="give by=")
         d, n = used[:, 0], used[:, 1]
@@ -138,6 +138,13 @@ class SurvivalCurves:
         df = len(used) - 1
         return float(statistic), df, float(chi2.sf(statistic, df))
 
+    def _compared(self) -> FloatArray:
+        """Events and rows at risk of the groups that have any, at the same times."""
+        tables = self.by_time
+        if tables is None:
+            tables = np.array([(curve.events, curve.at_risk) for curve in self.curves])
+        return np.asarray(tables[tables[:, 1, 0] > 0])
+
     def _lines(self) -> list[tuple[str, str, str, str]]:
         return [
             (c.name, f"{_rows(c):,.0f}", f"{c.events.sum():,.0f}", f"{c.median:g}")
@@ -148,7 +155,7 @@ class SurvivalCurves:
         lines = [_HEADER, *self._lines()]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
-        if len(self.curves) > 1:
+        if len(self._compared()) > 1:
             statistic, df, p = self.log_rank()
             text.append(f"log-rank test: χ² = {statistic:.3f} with {df} df, p = {p:.4g}")
         return "\n".join([*text, *self.notes])
@@ -166,7 +173,8 @@ class SurvivalCurves:
             band = np.concatenate([np.ones((1, 2)), curve.interval])
             ax.fill_between(times, *band.T, step="post", alpha=0.2, color=line.get_color())
         rows = sum(map(_rows, self.curves))
-        title = "\n".join([f"{rows:,.0f} training rows", *self.notes])
+        title = f"{rows:,.0f} training rows"
+        figure.supxlabel("\n".join(fill(note, _WIDTH) for note in self.notes), fontsize="small")
         ax.set(xlabel="time", ylabel="share without event", ylim=(0, 1.02), title=title)
         ax.legend()
         return figure

@@ -122,7 +122,7 @@ def find_grid(
         raise DataError(f"a curve or model needs {2 * LEAST} events or more", hint="more rows")
     shape = np.maximum(persons[:, 1], 0)
     few = np.maximum(kinds[:, :1], 0) * shape / shape.sum(axis=1, keepdims=True)
-    persons[:, 0] = np.where(thin[:, None], few, persons[:, 0])
+    persons = np.stack([np.where(thin[:, None], few, persons[:, 0]), persons[:, 1]], axis=1)
     # counts by atom are moved alike within a cell, so that they add up to its exact one
     total = np.bincount(cells.ravel(), weights=persons.ravel())
     by_atom = persons + ((counts - total) / np.bincount(cells.ravel()))[cells]

@@ -62,6 +62,8 @@ class BoardEngine:
         self.gaps = gaps
         self._atoms = atoms
         self.client_names = names
+        self.scored: dict[Any, Any] = {}
+        """What models scored on parts: each is scored once."""
         self.persons: Mapping[Part, int] = {}
         """What the first sum of a job has told."""
         self._schema = schema

@@ -70,7 +70,7 @@ class GrowingTree:
         if sums is None:
             self._splits = self._splits[:, :0]
             return
-        asked = np.asarray(sums)
+        asked = np.asarray(sums) if told is None else np.array(sums)  # totals are read-only
         self._told = told
         if self._loops is not None and told is None and self._fits(asked):
             hist, wholes, divided, splits, left = self._best_by(self._loops, asked)

@@ -16,6 +16,7 @@ from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.learn.closed import closed_grid, closed_result
 from solera.learn.closed_description import describe_closed
+from solera.learn.closed_evaluation import evaluate_closed, to_payload
 from solera.trust.board.atoms import NAME as ATOMS
 from solera.trust.board.atoms import find_atoms
 from solera.trust.board.engine import BoardEngine, Exchange
@@ -50,7 +51,10 @@ def carry_out(order: dict[str, Any], exchange: Exchange) -> tuple[bytes, Any]:
         if text.kind == "statistics":
             return _statistics(text, epoch, exchange), None
         federation = federation_of(text, epoch, exchange, type(model).__name__)
-        return encode({"evaluation": _evaluated(model, federation, text)}), None
+        assert model is not None  # the text of an evaluation names one
+        federation = model.at_clients(federation) if model.is_personal else federation
+        evaluation = evaluate_closed(model, federation, "test", text.metrics)
+        return encode({"evaluation": to_payload(evaluation)}), None
     except SoleraError as error:
         return encode({"refused": str(error)}), None
 
@@ -70,13 +74,6 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
     )
     seed = seed_of(epoch.agreed.hash, name, text.repeat)
     return Federation(engine, seed=seed, names=names, positive=positive)
-
-
-def _evaluated(model: Any, federation: Federation, text: JobText) -> dict[str, Any]:
-    found = model.evaluate(federation, metrics=text.metrics)
-    metrics = {name: figure.to_payload() for name, figure in found.metrics.items()}
-    told = {"metrics": metrics, "counts": found.counts, "notes": list(found.notes)}
-    return {**told, "positive": found.positive}
 
 
 def _statistics(text: JobText, epoch: Epoch, exchange: Exchange) -> bytes:
