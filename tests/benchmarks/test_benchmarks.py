@@ -20,7 +20,8 @@ SHOWS = {
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
-    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+2 trees, 1\d sums.*\n2 trees",
+    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+"
+    r"2 trees, 1\d sums.*\n2 trees",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
