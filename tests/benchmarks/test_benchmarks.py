@@ -47,6 +47,7 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
+    "survival": r"curve, closed: \d",
     "tree_protocols": r"not at hand: .* 'car'",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
@@ -90,6 +91,7 @@ NEEDS = {
     "selection": ("torch",),
     "ray": ("ray", "torch"),
     "simulation": ("torch",),
+    "survival": ("cryptography", "pandas"),
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]

@@ -128,6 +128,10 @@ def test_only_the_text_of_the_atoms_runs_before_there_are_any(network):
     settled = network.settle()
     assert "not the text" in refusal(policy, parse(atoms_text()), settled)
     assert refusal(policy, text, settled) is None
+    narrow = 'policy = "sums"\n[data]\ncolumns = ["age", "ward"{}]'
+    some, all_ = (OwnerPolicy.parse(narrow.format(more)) for more in ("", ', "cost"'))
+    assert "does not hold cost" in refusal(some, parse(atoms_text()), epoch)
+    assert refusal(all_, parse(atoms_text()), epoch) is None, "the target is no column of [data]"
     strict = OwnerPolicy.parse('policy = "sums"\nmin_peers = 4')
     assert "at least 4 other owners" in refusal(strict, parse(atoms_text()), epoch)
 

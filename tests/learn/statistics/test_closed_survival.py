@@ -176,6 +176,8 @@ def test_all_rows_together_are_one_model_on_the_times_of_the_grid(seed, censored
     assert model.log_likelihood_ == pytest.approx(truth.llf, rel=1e-8)
     assert (model.rows_, model.events_) == (300, int(event.sum()))
     assert f"on {len(model.times_)} intervals of the epoch's times" in str(model.summary())
+    all_events = model.events_ == frame["event"].sum()
+    assert ("later events counted as censored" in str(model.summary())) == (not all_events)
     single = PHReg(frame["days"], X, status=frame["event"], ties="efron").fit(disp=False)
     assert (np.abs(model.params_ - single.params) < 1.5 * single.bse).all()
 

@@ -220,7 +220,8 @@ class FedCox(Learner):
     def _baseline(self) -> str:
         if self.strata is not None:
             return "stratified by client"
-        return f"on {len(self.times_)} intervals of the epoch's times"
+        late = "" if np.isinf(self.times_[-1]) else ", later events counted as censored"
+        return f"on {len(self.times_)} intervals of the epoch's times{late}"
 
     def _repr_html_(self) -> str:
         fitted = "covariance_" in vars(self)

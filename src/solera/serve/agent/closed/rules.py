@@ -149,7 +149,7 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     if epoch.min_count < rules.min_count:
         return f"the policy tells nothing of fewer than {rules.min_count} persons"
     if allowed := policy.data.columns:
-        schema = epoch.dictionary.schema(text.columns, text.target)
+        schema = epoch.dictionary.schema(text.columns, text.target or None)
         hidden = [f.name for f in schema.features if f.name not in allowed]
         if hidden:
             return f"[data] columns of the policy does not hold {', '.join(hidden[:5])}"
