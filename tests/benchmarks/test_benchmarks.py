@@ -20,9 +20,13 @@ SHOWS = {
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
-    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+2 trees, 1\d sums.*\n2 trees",
+    "closed": (
+        r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+"
+        r"2 trees, 1\d sums.*\n2 trees"
+    ),
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
+    "evaluation_bounds": r"auroc +outside +0",
     "files": r"processes +\d.* \d+\n",
     "full_sizes": r"leakage: 1 of 1 parts",
     "gpu": r"W3 logistic +float32 +\d",
@@ -74,6 +78,7 @@ NEEDS = {
     "closed": ("cryptography", "httpx", "pandas", "torch"),
     "cores": ("torch",),
     "errata": ("torch",),
+    "evaluation_bounds": ("cryptography", "pandas"),
     "files": ("pyarrow",),
     "flower": ("torch", "fastapi", "httpx"),
     "full_sizes": ("torch", "cryptography"),

@@ -27,7 +27,6 @@ from solera.evaluation.counts import (
     label_metrics,
     metrics_of,
     ratio,
-    summed,
 )
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import Figure, figures
@@ -224,30 +223,15 @@ def shown(evaluation: Evaluation, scores: bool, metrics: Sequence[str]) -> Evalu
 
 
 def closed_score(model: Any, federation: Federation) -> Evaluation:
-    """The headline figure over all parts that have rows."""
+    """The scoring of the one part that has rows."""
     persons = count_all_persons(federation, classes=False)
     parts = [part for part in federation.scored_parts if persons[part]]
-    each = [evaluate_closed(model, federation, part) for part in parts]
-    counts = [evaluation.counts for evaluation in each]
-    if not counts:
-        raise DataError("no owner has rows")
-    about = {"part": "all", **_about(sum(one["rows"] for one in counts), federation)}
-    if model.schema_.target == "numbers":
-        total = summed([_about_pivot(one, counts[0]["pivot"]) for one in counts])
-        return Evaluation(_figures(metrics_of(total), about), {}, total)
-    if not all("right" in one for one in counts):
-        return each[0]
-    right, judged = (np.sum([one[name] for one in counts], axis=0) for name in ("right", "judged"))
-    found = {headline_of(model.schema_.target): _share(right, judged)}
-    return Evaluation(_figures(found, about), {}, {"rows": about["rows"]})
-
-
-def _about_pivot(counts: Mapping[str, Any], pivot: Any) -> dict[str, Any]:
-    """Sums of numbers y about another pivot: Σ(y + s)² = Σy² + 2sΣy + ns²."""
-    rows, y, shift = counts["rows"], counts["y"], counts["pivot"] - pivot
-    y2 = counts["y2"] + 2 * shift * y + rows * shift**2
-    about = {name: counts[name] for name in ("rows", "error", "error2")}
-    return {**about, "y": y + rows * shift, "y2": y2}
+    if len(parts) != 1:
+        raise NotClosed(
+            f"score: a closed job scores one part, and there are rows of {', '.join(parts)}",
+            hint=f'model.evaluate(federation, "test")["{headline_of(model.schema_.target)}"]',
+        )
+    return evaluate_closed(model, federation, parts[0])
 
 
 def _scored_once(
@@ -263,7 +247,8 @@ def _scored_once(
             hint=f"set some aside, for example so.simulate({part}=0.2)",
         )
     rows = int(persons["rows"][part])
-    about = {"part": part, **_about(rows, federation)}
+    owners = len(federation)
+    about = {"rows": rows, "clients": owners, "asked": owners, "absent": 0}
     result = _Result(model, federation, ask, rows)
     if model.schema_.target == "numbers":
         result.judge_numbers()
@@ -274,12 +259,10 @@ def _scored_once(
     for name, task_of_metric in row_metrics.items():
         total = federation.ask(task_of_metric, ask).fold(Sum())
         result.metrics[name] = float(total["total"] / total["rows"])
-    counts = {**result.counts, **about}
-    del counts["part"]
     return Evaluation(
-        _figures(result.metrics, about),
+        _figures(result.metrics, {"part": part, **about}),
         {},
-        counts,
+        {**result.counts, **about},
         scores=result.scores,
         notes=tuple(result.notes),
         positive=model.schema_.positive,
@@ -304,8 +287,7 @@ class _Result:
         """Errors, squares and quantile losses."""
         targets = self.federation.ask(sum_targets, {"part": self.ask["part"]}).fold(Sum())
         ask = {**self.ask, "pivot": targets["y"] / targets["rows"]}
-        sums = self.federation.ask(judge_rows, ask).fold(Sum())
-        self.counts = {**sums, "pivot": ask["pivot"]}
+        self.counts = dict(self.federation.ask(judge_rows, ask).fold(Sum()))
         grid = ScoreGrid()
         asked = score_ask(self.model, self.ask["model"], self.ask["part"], grid)
         losses = self.federation.ask(count_scores, asked).fold(Sum())
@@ -334,7 +316,6 @@ class _Result:
             if target == "labels":
                 low, likely, high = _cell(cells, 2, self.rows, is_noised)
                 judged_rows = judged - high, judged - likely, judged - low
-            self.counts |= {"right": np.array(right), "judged": np.array(judged_rows)}
             self.metrics[headline_of(target)] = _share(right, judged_rows)
         elif target == "labels":
             return  # nobody knows of how many rows no label is known
@@ -448,11 +429,6 @@ def _share(top: Any, bottom: Any) -> float | Between:
     if top[0] == top[2] and bottom[0] == bottom[2]:
         return likely
     return float(top[0] / bottom[2]), likely, float(top[2] / max(bottom[0], 1.0))
-
-
-def _about(rows: int, federation: Federation) -> dict[str, Any]:
-    owners = len(federation)
-    return {"rows": rows, "clients": owners, "asked": owners, "absent": 0}
 
 
 def _figures(found: Mapping[str, float | Between], about: Mapping[str, Any]) -> dict[str, Figure]:

@@ -151,10 +151,9 @@ def test_numbers_are_exact_sums() -> None:
     for name, figure in told.metrics.items():
         assert figure.between is None
         assert figure == pytest.approx(truth[name], rel=1e-6)
-    rows = fed.data.segments(np.arange(4), "train").joined()
-    X_all, y_all = (np.concatenate([getattr(part, n) for part in (rows, pooled(fed))])
-                    for n in ("X", "y"))  # fmt: skip
-    assert model.score(fed) == pytest.approx(model.score(X_all, y_all), rel=1e-9)
+    with pytest.raises(NotClosed, match=r"scores one part.*rows of train, test") as refused:
+        model.score(fed)
+    assert 'model.evaluate(federation, "test")["r2"]' in str(refused.value)
 
 
 # --- one scoring ---
@@ -233,7 +232,7 @@ def test_no_figure_is_shown_without_its_bounds() -> None:
     assert "rows of 4 clients" in str(told["macro_f1"])
     assert "noise" in repr(told)
     assert "bins of scores" in told.scores.plot()._suptitle.get_text()
-    few = owners(*rows_of(np.random.default_rng(6), 80))
+    few = owners(*rows_of(np.random.default_rng(6), 60), test=0.0)
     with pytest.warns(MissingRows, match="about .* between"):
         model.score(few)
 
@@ -307,6 +306,29 @@ def test_no_exact_number_is_of_few_persons_nor_by_subtraction(
         assert (bins % 1 > 0).all(), "persons of a bin of scores are never told exactly"
     assert exact > 50
     assert fewest >= LEAST
+
+
+def test_many_models_on_one_part_give_targets_away_to_who_knows_the_columns() -> None:
+    """A stated limit: every Brier score and every loss is one equation in the targets.
+
+    Σ(p − y)² = Σp² + Σ(1 − 2p)y, and all p are known to somebody who knows all other columns. Half
+    as many models as there are persons are enough.
+    """
+    rng = np.random.default_rng(11)
+    X, y = rows_of(rng, 150)
+    fed = owners(X, y)
+    rows = pooled(fed)
+    weights, totals = [], []
+    for _ in range(len(rows) // 2 + 1):
+        labels = np.where(rng.random(len(y)) < 0.2, 1 - y, y)
+        model = so.FedGLM("binomial").fit(so.simulate(X, labels, clients=1), progress=False)
+        told = model.evaluate(fed, scores=True)
+        p = model.predict_proba(rows.X)[:, 1]
+        weights += [1 - 2 * p, np.log(1 - p) - np.log(p)]
+        brier, loss = (len(rows) * float(told[name]) for name in ("brier", "log_loss"))
+        totals += [brier - (p**2).sum(), loss + np.log(1 - p).sum()]
+    solved = np.linalg.lstsq(np.array(weights), np.array(totals), rcond=1e-12)[0]
+    assert ((solved > 0.5) == rows.y).mean() > 0.9
 
 
 def test_bounds_leave_room_for_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
