@@ -4,6 +4,7 @@ from solera.data.dictionary_tables import draft, read_table
 from solera.data.misfits import Misfit, misfits
 from solera.simulate.epochs import DraftedDictionary
 from solera.trust.epoch import (
+    Atoms,
     Changes,
     Dictionary,
     DictionaryColumn,
@@ -18,6 +19,7 @@ from solera.trust.epoch import (
 )
 
 __all__ = [
+    "Atoms",
     "Changes",
     "Dictionary",
     "DictionaryColumn",

@@ -20,9 +20,13 @@ SHOWS = {
     "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "interval_coverage": r"accuracy +\d\.\d+ +\d\.\d+(.*\n)+log-rank",
     "energy": r"1 workers: tasks of \d+ cells",
-    "closed": r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d",
+    "closed": (
+        r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+"
+        r"2 trees, 1\d sums.*\n2 trees"
+    ),
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
+    "evaluation_bounds": r"auroc +outside +0",
     "files": r"processes +\d.* \d+\n",
     "full_sizes": r"leakage: 1 of 1 parts",
     "gpu": r"W3 logistic +float32 +\d",
@@ -34,6 +38,7 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "own_loops": r"cnn: \d lines(.*\n)+.*median ratio \d",
+    "noise_at_sum": r"FedHEONN +1 seeds  ε = 8|not at hand",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",
@@ -45,6 +50,7 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
+    "survival": r"curve, closed: \d",
     "tree_protocols": r"not at hand: .* 'car'",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
@@ -72,6 +78,7 @@ NEEDS = {
     "closed": ("cryptography", "httpx", "pandas", "torch"),
     "cores": ("torch",),
     "errata": ("torch",),
+    "evaluation_bounds": ("cryptography", "pandas"),
     "files": ("pyarrow",),
     "flower": ("torch", "fastapi", "httpx"),
     "full_sizes": ("torch", "cryptography"),
@@ -88,6 +95,7 @@ NEEDS = {
     "selection": ("torch",),
     "ray": ("ray", "torch"),
     "simulation": ("torch",),
+    "survival": ("cryptography", "pandas"),
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]

@@ -23,7 +23,6 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.loops.metrics import LoopMean, MetricTotals
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.description import CellTotals
 from solera.learn.evaluation import CountTotals
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.row_metrics import MeanTotals
@@ -31,10 +30,9 @@ from solera.learn.scores import ScoreTotals
 from solera.learn.totals import Gather
 from solera.learn.trees.boosting.base import Exponents
 from solera.learn.trees.boosting.histograms import HistBins
-from solera.learn.trees.client_trees import CollectMarked, CollectTrees
+from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.whole_fields import WholeFields
 from solera.privacy.he.sums import EncryptedSum
 from solera.privacy.secure_sum.protocol import MaskedWords, SecureSum
 from solera.robust.collect import CollectUpdates, Robust
@@ -77,9 +75,6 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
     RuleFold: lambda: RuleFold(2, 2),
-    WholeFields: lambda: WholeFields(
-        {"sums": so.aggregations.Sum(), "rows": so.aggregations.Sum()}
-    ),
     SumOf: lambda: SumOf([3]),
     CollectTrees: lambda: CollectTrees(2, 2),
 }
@@ -119,12 +114,10 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     Exponents: st.integers(-1074, 1024),
     so.aggregations.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.aggregations.Fields: _sums,
-    WholeFields: _sums,
     so.aggregations.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
-    CollectMarked: _sums,
     Gather: _sums,
     SecureSum: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
     MaskedWords: st.builds(
@@ -145,13 +138,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "sides": st.fixed_dictionaries({"0": hnp.arrays(np.int64, 2, elements=bin_rows)}),
             "loss": whole.map(float),
             "brier": whole.map(float),
-            "rows": st.integers(0, 100),
-        }
-    ),
-    CellTotals: st.fixed_dictionaries(
-        {
-            "columns": st.fixed_dictionaries({"0": bins, "1": bins}),
-            "classes": bins,
             "rows": st.integers(0, 100),
         }
     ),

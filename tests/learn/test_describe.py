@@ -1,4 +1,4 @@
-"""``so.describe``: what it says of rows in the open, and what it does not say behind a gate."""
+"""``so.describe``: what it says of rows, of every client."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.trust.withholding import Withholding
 from typer.testing import CliRunner
 
 import solera as so
 from solera.cli.app import app
 from solera.core.schema import Feature, Schema
 
-pytestmark = pytest.mark.usefixtures("clients_may_withhold")
-
-CLIENTS, LEAST = 20, 5
+CLIENTS = 20
 
 
 @pytest.fixture(
@@ -50,51 +47,17 @@ def made_people(rows: int = 6000) -> Any:
     return SimpleNamespace(X=X, y=y, schema=Schema(tuple(features), "classes", np.arange(2), 2))
 
 
-def simulated(people: Any, policy: Any, rows: int = 6000) -> Any:
+def simulated(people: Any, rows: int = 6000) -> Any:
     X, y = people.X[:rows], people.y[:rows]
-    return so.simulate(X, y, schema=people.schema, clients=CLIENTS, seed=1, policy=policy)
-
-
-@pytest.fixture
-def few_withheld(people: Any, clients_may_withhold: None) -> tuple[Any, Any]:
-    fed = simulated(people, Withholding(min_count=LEAST))
-    return fed, so.describe(fed)
+    return so.simulate(X, y, schema=people.schema, clients=CLIENTS, seed=1)
 
 
 def rows_of(fed: Any) -> list[Any]:
     return [fed.data.segments(np.array([i]), "train")[0] for i in range(len(fed))]
 
 
-def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(people, few_withheld):
-    fed, found = few_withheld
-    for j in found.numbers:
-        held: dict[float, int] = {}
-        for rows in rows_of(fed):
-            for value, times in zip(*np.unique(rows.X[:, j], return_counts=True), strict=True):
-                held[value] = max(times, held.get(value, 0))
-        rare = np.array([value for value, most in held.items() if most < LEAST])
-        known_to = 2.0**-20 * np.abs(rare)  # how closely quantiles are looked for
-        assert len(rare)
-        assert (np.abs(found.quantiles[j][:, None] - rare) > known_to).all()
-        told = found.histogram[:, j]
-        assert told[told > 0].min() >= LEAST
-
-
-def test_small_counts_of_gaps_and_classes_are_withheld(people, few_withheld):
-    fed, found = few_withheld
-    gaps = np.stack([(~np.isfinite(r.X)).sum(axis=0) for r in rows_of(fed)])
-    assert ((gaps > 0) & (gaps < LEAST)).any()
-    assert not found.missing[(gaps < LEAST)].any()
-    assert found.missing[found.missing > 0].min() >= LEAST
-    assert found.classes[found.classes > 0].min() >= LEAST
-    assert found.withheld.any()
-    assert (found.withheld[found.withheld > 0] >= LEAST).all(), "none by subtraction"
-    assert f"{found.withheld[:, 3].sum():,}" in str(found)
-    assert "rows withheld" in found._repr_html_()
-
-
 def test_it_says_what_the_rows_are(people):
-    fed = simulated(people, None)
+    fed = simulated(people)
     found = so.describe(fed)
     X, y = (np.concatenate([getattr(r, name) for r in rows_of(fed)]) for name in ("X", "y"))
     assert found.rows.tolist() == [len(r.y) for r in rows_of(fed)]
@@ -141,8 +104,8 @@ def test_gaps_leave_whole_rows_out_of_correlations():
     np.testing.assert_allclose(found.correlations, np.corrcoef(X[whole].T), atol=1e-9)
 
 
-def test_one_picture(few_withheld):
-    _, found = few_withheld
+def test_one_picture(people):
+    found = so.describe(simulated(people))
     titles = [ax.get_title() for ax in found.plot().axes]
     first = ["training rows of clients", "missing", "drift from all clients", "correlations"]
     assert titles[:4] == first
@@ -197,16 +160,5 @@ def test_labels_are_columns_that_miss_where_they_are_unknown():
     assert f"absent: {(y[:, 0] == 0).sum()}" in str(found)
     assert "classes" not in str(found)
     found.plot()
-    gated = so.describe(so.simulate(fed.data, policy=Withholding()))
-    assert gated.missing.tolist() == found.missing.tolist()
-    assert "not told" not in str(found)
-    y[40:43, 1] = -1  # so few that one more count is withheld with theirs
-    gated = so.describe(so.simulate(fed.data.with_rows(fed.data.X, y), policy=Withholding()))
-    absent, present = gated.categories[2].sum(axis=0)
-    assert gated.missing[1, 2] == 0
-    line = gated.lines()[2]
-    assert line[3].endswith(f"not told: {60 - absent - present}")
-    exact = so.describe(so.simulate(fed.data.with_rows(fed.data.X, y))).drift()[:, 2]
-    assert (gated.drift()[:, 2] <= exact + 1e-12).all()
     noised = so.describe(fed, dp=so.DP(level="record", epsilon=50.0, delta=1e-5))
     assert abs(int(noised.missing[0, 1]) - 20) < 10

@@ -13,6 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Schema
+from solera.learn.conditions import Condition
 from solera.learn.preprocess import quantiles as module
 from solera.learn.preprocess.quantiles import quantiles
 
@@ -172,3 +173,41 @@ def test_wrong_pipelines():
         so.Pipeline(so.FedLinear(), so.FedScaler()).fit(skewed(X, Y))
     with pytest.raises(DataError, match="sparse"):
         so.FedImputer().fit(skewed(X)).transform(scipy.sparse.csr_matrix(X))
+
+
+@pytest.mark.filterwarnings("ignore::solera.simulate.epochs.DraftedDictionary")
+def test_rare_categories_share_a_column_in_a_closed_job(tmp_path):
+    """The sum of a 0/1 column counts persons exactly, so nobody rare has one alone."""
+    pd = pytest.importorskip("pandas")
+    draw = np.random.default_rng(0)
+    ward = draw.choice(["a", "b", "c", "d"], 400, p=[0.6, 0.36, 0.02, 0.02])
+    frame = pd.DataFrame({"ward": ward, "age": draw.normal(50, 9, 400).round(2)})
+    fed = so.simulate(frame, clients=4, policy="sums")
+    assert (fed.atoms.groups("ward") == [0, 1, 2, 2]).all()
+    shared = so.FedEncoder().fit(fed)
+    dummy = so.FedEncoder("dummy").fit(fed)
+    names = [feature.name for feature in shared.transform_schema(shared.schema_).features]
+    assert names == ["ward=a", "ward=b", "ward=c or d", "age"]
+    marks = shared.transform(frame)
+    expected = [ward == "a", ward == "b", (ward == "c") | (ward == "d"), frame.age]
+    np.testing.assert_array_equal(marks, np.stack(expected, axis=1))
+    np.testing.assert_array_equal(dummy.transform(frame), marks[:, 1:])
+    condition = Condition.on(
+        shared.transform_schema(shared.schema_).features[2], 2, 0.5, 1.0, False
+    )
+    assert shared.condition_before(condition).predicate == "= c or d"
+    free = so.FedEncoder().fit(so.simulate(frame, clients=4))
+    assert free.transform(frame).shape == (400, 5)
+    assert "atoms_" not in vars(free)
+    with pytest.raises(so.errors.UsageError, match="rare categories of 'ward' share a column"):
+        shared.to_sklearn()
+    assert (
+        so.load(shared.save(tmp_path / "encoder.sol")).transform(frame).tolist() == marks.tolist()
+    )
+    onnx = pytest.importorskip("onnxruntime")
+    model = so.Pipeline(so.FedEncoder(), so.FedHEONN()).fit(
+        so.simulate(frame.assign(old=frame.age > 50), target="old", clients=4, policy="sums")
+    )
+    session = onnx.InferenceSession(str(model.export(tmp_path / "model.onnx")))
+    exported = session.run(None, model.onnx_inputs(frame))
+    assert (np.array(exported[0]).ravel() == model.predict(frame)).all()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from solera.data.dictionary_tables import read_table
 from solera.data.epoch_rows import snapshot_of
 from solera.serve.agent import home
 from solera.serve.agent.epoch_boards import CoordinatorBoard
-from solera.serve.agent.epoch_signing import Signing
+from solera.serve.agent.epoch_files import fetch_agreed
+from solera.serve.agent.epoch_signing import Signing, settle_epoch
 from solera.serve.identity import Identity
 from solera.trust.epoch import Draft, Epoch
 from solera.trust.epoch.runtime import pinned_environment
@@ -83,9 +88,15 @@ class ClosedNetwork(Network):
         signed: int = 4,
         clock: bool = False,
         simd: Mapping[str, str] | None = None,
+        agents_find_atoms: bool = False,
+        working: Sequence[str] | None = None,
+        policy: str = POLICY,
         **options: Any,
     ) -> None:
-        """``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
+        """``agents_find_atoms``: in earnest; else they sign what a simulation finds. ``working``
+        are the owners whose agents start at once, all by default.
+
+        ``clock``: agents' clocks are ahead by what the file ``later`` says, in seconds.
 
         ``simd``: by owner, what NumPy may not use in its worker.
         """
@@ -100,9 +111,11 @@ class ClosedNetwork(Network):
         for name, part in zip(NAMES, self.parts, strict=True):
             self.enrol(name)
             frame.iloc[part].to_csv(self.folder / f"{name}.rows", index=False)
-            (self.folder / f"{name}.toml").write_text(POLICY)
+            (self.folder / f"{name}.toml").write_text(policy)
         self.epoch = self.sign(signed)
-        for name in NAMES:
+        if signed == len(NAMES) and not agents_find_atoms:
+            self.epoch = self.settle()
+        for name in NAMES if working is None else working:
             self.work(name)
 
     def sign(self, owners: int = 4) -> Epoch:
@@ -125,6 +138,33 @@ class ClosedNetwork(Network):
             signing.sign(signed.epoch)
         return signed.epoch
 
+    def board(self, name: str) -> CoordinatorBoard:
+        """The draft of the epoch, as an owner sees it at the coordinator."""
+        folder = self.folder / name
+        connection = home.connect_to(home.read_place(folder), Identity.load(folder), 10.0)
+        draft = Draft(self.dictionary, NAMES, self.federation)
+        return CoordinatorBoard(connection, self.federation, draft)
+
+    def settle(self) -> Epoch:
+        """All owners sign the atoms that a simulation finds: what their agents would come to."""
+        atoms = self.simulation().atoms
+        for name in NAMES:
+            folder, board = self.folder / name, self.board(name)
+            fetch_agreed(folder, board.connection, self.federation)
+            settle_epoch(folder, Identity.load(folder), board, atoms)
+        with closing(sqlite3.connect(self.folder / "coordinator" / "coordinator.sqlite")) as db, db:
+            db.execute("DELETE FROM closed_jobs")  # nobody has to look for them
+        return replace(self.epoch, atoms=atoms)
+
+    def settled(self) -> Epoch:
+        """The epoch whose atoms the owners' agents have found and signed, waited for."""
+        board, patience = self.board(NAMES[0]), time.monotonic() + 120
+        while (signed := board.look().signed()) is None or signed.unsettled:
+            assert time.monotonic() < patience, board.look().search
+            time.sleep(0.05)
+        self.epoch = signed.epoch
+        return self.epoch
+
     def work(self, name: str) -> None:
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
         if name in self.simd:  # NumPy must not be loaded before
@@ -142,12 +182,12 @@ class ClosedNetwork(Network):
 
     def simulation(self, seed: int = 0, **options: Any) -> so.Federation:
         """What the federation's closed jobs must come to, byte for byte."""
+        options = {"policy": {"policy": "sums", "exact_training": True}, **options}
         owner = np.repeat(NAMES, [len(part) for part in self.parts])
         return so.simulate(
             self.frame.assign(owner=owner),
             group="owner",
             dictionary=self.epoch,
-            policy={"policy": "sums", "exact_training": True},
             secrets=self.secrets,
             seed=seed,
             **options,

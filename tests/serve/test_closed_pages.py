@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -125,7 +126,17 @@ def test_both_pages_say_who_is_waited_for_and_a_person_approves(network, owner):
     assert "finished" in vera.get(address).text
     page = owner.get(address).text
     assert "approved by ana" in page
-    assert int(re.search(r"have told ([\d,]+) numbers", page)[1].replace(",", "")) > 10
+    told = int(re.search(r"have told ([\d,]+) numbers", page)[1].replace(",", ""))
+    assert told > 10
+    left = owner.get("/left").text
+    assert "closed sum0" in left
+    assert address.removeprefix("/closed/")[:16] in left
+    arguments = ["audit", "report", "--folder", str(network.folder / "south"), "--json"]
+    (total,) = json.loads(CliRunner().invoke(app, arguments).output)
+    assert (total["task"], total["recipient"]) == ("closed job", "all owners")
+    assert (total["numbers"], total["job"]) == (told, address.removeprefix("/closed/")[:16])
+    assert total["answered"] == left.count("closed sum")
+    assert total["bytes"] > 100 * total["answered"]
 
 
 def test_a_person_refuses_and_the_researcher_is_told_why(network, owner):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from base64 import b64decode
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -23,15 +26,29 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "cryptography", "pa
 from starlette.testclient import TestClient  # noqa: E402
 from tests.simulate.test_epochs import NAMES, dictionary, table  # noqa: E402
 
+import solera as so  # noqa: E402
 import solera.cli  # noqa: E402
 from solera.cli.app import app  # noqa: E402
 from solera.core.errors import SoleraError  # noqa: E402
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.epoch_boards import CoordinatorBoard  # noqa: E402
-from solera.serve.agent.epoch_files import EpochFiles, current_epoch, fetch_epoch  # noqa: E402
+from solera.serve.agent.epoch_files import (  # noqa: E402
+    EpochFiles,
+    current_epoch,
+    fetch_agreed,
+    fetch_epoch,
+)
+from solera.serve.agent.epoch_signing import settle_epoch  # noqa: E402
+from solera.serve.agent.withdrawn import withdraw  # noqa: E402
 from solera.serve.connection import Connection, CoordinatorError, trusting  # noqa: E402
-from solera.serve.epochs import DraftState, NewPart, NewSignature, framed  # noqa: E402
+from solera.serve.epochs import (  # noqa: E402
+    DraftState,
+    NewPart,
+    NewSignature,
+    atoms_bytes,
+    framed,
+)
 from solera.serve.identity import Identity  # noqa: E402
 from solera.serve.owner.site import OwnerSite  # noqa: E402
 from solera.trust.epoch import Draft, EpochError, SignedEpoch  # noqa: E402
@@ -118,6 +135,27 @@ def words():
     return state().agreement().signed().epoch.words()
 
 
+def atoms_found():
+    """What the owners' agents find in the newest epoch."""
+    secrets = {name: home.read_secret(Path(name)) for name in NAMES}
+    epoch = state().agreement().signed().epoch.agreed
+    fed = so.simulate(
+        table(), dictionary=epoch, group="hospital", secrets=secrets, policy="sums", seed=0
+    )
+    return fed.atoms
+
+
+def settle(names=NAMES, atoms=None):
+    """The agents of these owners sign the atoms of the newest epoch, which all have signed."""
+    atoms = atoms or atoms_found()
+    newest = state().agreement().draft
+    for name in names:
+        with connection(name) as to:
+            fetch_agreed(Path(name), to, "heart")
+            board = CoordinatorBoard(to, "heart", newest)
+            settle_epoch(Path(name), Identity.load(name), board, atoms)
+
+
 @pytest.fixture(scope="module")
 def signed(hospitals):
     """The same owners, who have signed an epoch, whichever test comes first."""
@@ -129,6 +167,7 @@ def signed(hospitals):
         sign("west", "--words", "no", code=1)
         for name in NAMES:
             sign(name, "--words", words())
+        settle()
 
 
 def test_four_owners_sign_through_the_coordinator(hospitals):
@@ -144,8 +183,16 @@ def test_four_owners_sign_through_the_coordinator(hospitals):
     shown = run("dictionary", "show", "--folder", "north").stdout
     assert "signed by all" in shown
     assert words() in shown
+    assert "their agents look for the atoms" in shown
+    assert current_epoch(Path("west")) is None, "the atoms are yet to be found"
+    before = words()
+    settle()
+    assert words() == before, "people compare what they sign"
     assert current_epoch(Path("west")).verify().owners[3].name == "west"
     assert current_epoch(Path("north")) is None, "it was the first to sign, and has not looked yet"
+    shown = run("dictionary", "show", "--folder", "north").stdout
+    assert re.search(r"age .*[0-9]+: 4", shown)
+    assert "look for the atoms" not in shown
     with connection("north") as to:
         signed = fetch_epoch(Path("north"), to, "heart")
         fetched = SignedEpoch.decode(to.request("GET", f"{HEART}/epoch").content)
@@ -324,6 +371,60 @@ def test_both_pages_show_the_same_epoch_and_words(signed, fresh):
         sign(name, "--words", words(), "--consent")
     assert "signed by all" in coordinator_page("/federations/heart/epoch").text
     assert "You have signed." in owner_page("north").text
+
+
+def in_force(name):
+    with connection(name) as to:
+        return fetch_epoch(Path(name), to, "heart").epoch.hash
+
+
+def test_other_atoms_than_those_of_the_own_run_are_in_no_epoch(signed, fresh):
+    """One owner signs others; then the coordinator shows others to all."""
+    for name in NAMES:
+        sign(name, "--words", words(), "--consent")
+    before = {name: in_force(name) for name in NAMES}
+    atoms = atoms_found()
+    other = replace(atoms, intervals={**atoms.intervals, "age": atoms.intervals["age"][1:]})
+    settle(NAMES[:3], atoms)
+    with pytest.raises(CoordinatorError, match="another owner has signed other atoms"):
+        settle(["west"], other)
+    shown = run("dictionary", "show", "--folder", "north").stdout
+    assert "the agents of west have yet to sign the atoms" in shown
+    draw = np.random.default_rng(1)
+
+    def lie(seen: DraftState) -> DraftState:
+        seen.atoms = (
+            framed(atoms_bytes(other))
+            if draw.random() < 0.5
+            else altered(b64decode(seen.atoms), draw)
+        )
+        return seen
+
+    files = EpochFiles(Path("west"))
+    with connection("west") as to:
+        board = CoordinatorBoard(Liar(to, lie), "heart", fresh)
+        for _ in range(60):
+            with suppress(SoleraError):
+                seen = board.look().signed()
+                assert seen.unsettled == NAMES
+                assert not files.complete(seen)
+    for name in NAMES:
+        assert in_force(name) == before[name]
+    settle(["west", "north"], atoms)
+    assert current_epoch(Path("north")).epoch.atoms == atoms
+
+
+def test_whoever_withdraws_meanwhile_ends_what_waits_for_atoms(signed, fresh):
+    for name in NAMES:
+        sign(name, "--words", words(), "--consent")
+    with connection("east") as to:
+        assert fetch_agreed(Path("east"), to, "heart") is not None
+    copy = Path("copy of east")
+    shutil.copytree("east", copy)
+    person = Path("east.csv").read_text().splitlines()[1].split(",")[0]
+    withdraw(copy, person)
+    assert EpochFiles(copy).agreed() is None
+    assert current_epoch(copy) is None
 
 
 def test_doctor_says_who_computes_with_something_else(signed, fresh):

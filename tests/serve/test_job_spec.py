@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import solera as so
 from solera.core.errors import UsageError
 from solera.serve.job_spec import parse_job
 
@@ -68,3 +69,36 @@ def test_a_file_that_lacks_something_is_refused(text, said):
 def test_scores_are_counted_where_a_model_is_judged_that_gives_them(lines, kind, asked):
     spec = parse_job(HEAD + lines + f'\n[learner]\nkind = "{kind}"\n')
     assert spec.counts_scores == asked
+
+
+def test_a_grid_is_lists_or_several_learners():
+    lists = '[learner]\nkind = "FedLinear"\nlr = [0.1, 0.2]\nrounds = { from = 1, to = 2 }\n'
+    one = '[[learner]]\nkind = "FedGLM"\n'
+    points = parse_job(HEAD + lists.replace("[learner]", "[[learner]]") + one).grid
+    assert [(p.lr, p.rounds) for p in points[:4]] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    assert points[4:] == (so.FedGLM(),)
+    assert parse_job(HEAD + lists).grid == points[:4]
+    assert parse_job(HEAD + one).grid == ()
+    layers = '[learner]\nkind = "FedAvg"\n[learner.model]\nkind = "MLP"\nsizes = [4, 5, 2]\n'
+    assert parse_job(HEAD + layers).grid == (), "a list where one is wanted is no grid"
+
+
+@pytest.mark.parametrize(
+    ("learner", "says"),
+    [
+        ('[[learner]]\nkind = "FedGLM"\n[[learner]]\nkind = "FedScaler"', "predicts nothing"),
+        ('[learner]\nkind = "FedLinear"\nlr = []', "grid without points"),
+        ('[learner]\nkind = "FedLinear"\nlr = { from = 1e-4, to = 1 }', "makes no grid"),
+        ('[[learner]]\nkind = "FedLinear"\n[[learner]]\nlr = 0.1', "has no kind"),
+    ],
+)
+def test_what_makes_no_grid_is_refused_with_its_line(learner, says):
+    with pytest.raises(UsageError, match=says) as refused:
+        parse_job(HEAD + learner, name="job", file="job.toml")
+    assert str(refused.value).startswith("job.toml:")
+
+
+def test_who_trusts_the_coordinator_runs_one_learner_a_job():
+    text = HEAD + '[learner]\nkind = "FedLinear"\nlr = [0.1, 0.2]\n'
+    with pytest.raises(UsageError, match="one learner a job, this file has 2"):
+        parse_job(text).describe(text)

@@ -28,7 +28,8 @@ from solera.engines.child import end
 from solera.trust.policy import PROMISE
 
 if TYPE_CHECKING:
-    from solera.trust.epoch import Epoch
+    from solera.serve.agent.epoch_boards import EpochBoard
+    from solera.trust.epoch import Epoch, SignedEpoch
 
 OWNERS = ("north", "south", "east", "west")
 FEDERATION = "cardio"
@@ -205,12 +206,25 @@ class _Demo:
         self.epoch = entered.epoch
         for signing in signings:
             self.signed = signing.sign(self.epoch)
+        self._wait(lambda: not self._signed_epoch(signing.board).unsettled)
+        self.signed = self._signed_epoch(signing.board)
+        self.epoch = self.signed.epoch
+        atoms = self.epoch.atoms
+        assert atoms is not None
+        counted = [f"{atoms.count(c.name)} of {c.name}" for c in dictionary.columns]
         rows = ", ".join(f"{owner.name} with {owner.persons}" for owner in self.epoch.owners)
         return (
             f"{self.url} with TLS, and the agents of {rows} persons.\n"
             f"All have signed epoch {self.epoch.hash.hex()[:16]}; the words that they read to each "
-            f"other by voice: {self.epoch.words()}"
+            f"other by voice: {self.epoch.words()}\n"
+            "Their agents have found and signed its atoms, the cells with enough persons of all: "
+            f"{', '.join(counted)}"
         )
+
+    def _signed_epoch(self, board: EpochBoard) -> SignedEpoch:
+        signed = board.look().signed()
+        assert signed is not None
+        return signed
 
     def pages(self) -> str:
         """The coordinator's page, and the one of the first owner."""

@@ -18,7 +18,7 @@ from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
     from solera.serve.agent.epoch_signing import Signing
-    from solera.trust.epoch import Changes, Dictionary, Draft, Epoch
+    from solera.trust.epoch import Changes, Dictionary, Draft, Epoch, SignedEpoch
     from solera.trust.epoch.agreement import Agreement
 
 app = typer.Typer(
@@ -204,7 +204,8 @@ def sign(
 
     Run it twice: the first time it enters the key, a commitment to the rows and what this machine
     computes with. When the parts of all are there it shows the epoch and its words: compare them
-    with the other owners by voice before you say yes. Nothing about a row leaves.
+    with the other owners by voice before you say yes. Nothing about a row leaves. Once all have
+    signed, their agents find the atoms by themselves; where they failed, sign again.
     """
     with signing_of(file, data, policy, name, folder) as signing:
         seen = signing.enter()
@@ -222,6 +223,7 @@ def sign(
         done = signing.sign(signed.epoch, consent=told.consent if consent else "")
         still = f"; still to sign: {', '.join(done.missing)}" if done.missing else " by all"
         typer.echo(f"signed{still}")
+        _say_atoms(signing, done)
 
 
 @app.command("change", epilog="Example: solera dictionary change --folder agent")
@@ -332,7 +334,7 @@ def _compare(epoch: Epoch, words: str | None) -> None:
 
 
 def _settle(signing: Signing, seen: Agreement) -> None:
-    """Signed before: keep what others have signed since."""
+    """Signed before: keep what others have signed since, and let agents look for atoms again."""
     from solera.serve.agent.epoch_files import EpochFiles
 
     signed = seen.signed()
@@ -340,3 +342,21 @@ def _settle(signing: Signing, seen: Agreement) -> None:
     EpochFiles(signing.folder).complete(signed)
     missing = ", ".join(signed.missing)
     typer.echo(f"you have signed; still to sign: {missing}" if missing else "signed by all")
+    if signed.epoch.atoms is None and not missing:
+        signing.remind(signed)
+    _say_atoms(signing, signed)
+
+
+def _say_atoms(signing: Signing, signed: SignedEpoch) -> None:
+    """How the atoms are found, once all have signed the rest."""
+    from solera.serve.agent.epoch_boards import FileBoard
+
+    if signed.missing or not signed.unsettled:
+        return
+    if isinstance(signing.board, FileBoard):
+        typer.echo(
+            "the atoms are sums over all owners, which files do not carry: once all have joined a "
+            f"coordinator, each owner: solera dictionary sign {signing.board.draft} --folder …"
+        )
+    else:
+        typer.echo("the owners' agents find the atoms now and sign them: solera dictionary show")

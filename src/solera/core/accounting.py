@@ -57,6 +57,15 @@ class Event:
         return cls(**payload)
 
 
+def accountant_of(events: Iterable[Event]) -> Accountant:
+    """The one accountant of closed jobs and of owners' ledgers, for these events.
+
+    "analytic", which is exact, for Gaussian noise on all rows; "rdp" where anything else is there.
+    """
+    exact = all(event.mechanism == "gaussian" and event.rate == 1 for event in events)
+    return "analytic" if exact else "rdp"
+
+
 def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant = "rdp") -> float:
     """The ε at which all these events together are (ε, δ)-differentially private."""
     events = grouped(events)

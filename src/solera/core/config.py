@@ -134,13 +134,20 @@ def _keys(dotted: str) -> Where:
 
 
 def _nested(value: Any, hint: Any, where: Where) -> Any:
-    """Tables with a ``kind`` become components, wherever they are, and ``false`` may be None."""
+    """Tables become components, wherever they are, and ``false`` may be None.
+
+    ``kind`` names the class, unless the parameter takes one alone.
+    """
     if _means_none(value, hint):
         return None
     if isinstance(value, list):
         return [_nested(v, hint, (*where, i)) for i, v in enumerate(value)]
-    if isinstance(value, dict) and "kind" in value:
-        bases = [t for t in _alternatives(hint) if _is_component(t)]
+    if not isinstance(value, dict):
+        return value
+    bases = [t for t in _alternatives(hint) if _is_component(t)]
+    if "kind" not in value and len(bases) == 1 and list(family(bases[0]).values()) == bases:
+        value = {"kind": bases[0].__name__, **value}
+    if "kind" in value:
         return component(bases[0] if bases else Component, value, where)
     return value
 
@@ -215,7 +222,8 @@ def fits(value: Any, hint: Any) -> bool:
 def _means_none(value: Any, hint: Any) -> bool:
     """Whether it is a ``false`` that stands for None, for which TOML has no word."""
     options = get_args(hint) if is_union(hint) else ()
-    return value is False and types.NoneType in options and bool not in options
+    may_be = hint is Any or (types.NoneType in options and bool not in options)
+    return value is False and may_be
 
 
 def _rule_broken(value: Any, hint: Any) -> str | None:

@@ -55,6 +55,7 @@ class Configuration:
     policy: Any = None
     epoch: Any = None
     selection: Any = None
+    owners: Any = None
     secrets: tuple[bytes, ...] = ()
     attack: Any = None
     attackers: tuple[int, ...] = ()
@@ -262,6 +263,11 @@ class Federation:
             names = () if transformer.fills_missing else [f.name for f in schema.features]
             gaps = tuple(name for name in gaps if name in names)
         return gaps
+
+    @property
+    def atoms(self) -> Any:
+        """In a closed job the cells of the dictionary's columns, :class:`solera.epochs.Atoms`."""
+        return getattr(self.engine, "atoms", None)
 
     def is_complete(self) -> bool:
         """Whether it is known without asking that all clients have rows and no value is missing."""

@@ -36,7 +36,7 @@ def curves_of(scores: Scores) -> Curves | None:
 
     With two classes these are the curves of the second (Fawcett 2006, section 9, of more).
     """
-    known = np.flatnonzero(scores.high.sum(axis=2).all(axis=1)).tolist()
+    known = scores.known
     if not known:
         return None
     roc = np.mean([_at(GRID, *scores.roc(i)) for i in known], axis=0)

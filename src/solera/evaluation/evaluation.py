@@ -84,8 +84,9 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name, interval in self.intervals().items():
-            if name in self.metrics and not self.metrics[name].withheld:
-                self.metrics[name].interval = interval
+            figure = self.metrics.get(name)
+            if figure is not None and figure.between is None and not figure.withheld:
+                figure.interval = interval
         name_positive(self.metrics, self.positive)
         if isinstance(self.clients, ClientFigures):
             self.clients.positive = self.positive
@@ -131,6 +132,10 @@ class Evaluation:
     def __repr__(self) -> str:
         by_rows: dict[str, list[str]] = {}
         for name, figure in self.metrics.items():
-            by_rows.setdefault(figure.whose, []).append(f"{name}={figure:.4g}")
+            by_rows.setdefault(figure.whose, []).append(_named(name, figure))
         shown = [f"{', '.join(metrics)} of {whose}" for whose, metrics in by_rows.items()]
         return f"Evaluation({'; '.join([*shown, *self.notes])})"
+
+
+def _named(name: str, figure: Figure) -> str:
+    return f"{name}={figure:.4g}" if figure.between is None else f"{name} {figure.short}"

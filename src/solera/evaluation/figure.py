@@ -37,6 +37,8 @@ class Figure(float):
         that withheld how many it has.
     interval: of 95 % for the same figure on all such rows, where one is known to hold.
     bound: how far the number of these very rows can be from this one.
+    between: the least and the largest that the number of these very rows can be, where counts carry
+        noise: this one is about it.
     positive: the class that counts as positive, where there is one.
     """
 
@@ -49,6 +51,7 @@ class Figure(float):
     withheld: int = 0
     interval: tuple[float, float] | None = None
     bound: float = 0.0
+    between: tuple[float, float] | None = None
     positive: str = ""
 
     def __new__(cls, value: float, **about: Any) -> Figure:
@@ -84,7 +87,7 @@ class Figure(float):
     @property
     def number(self) -> str:
         """Its value in words, with how far it may be off."""
-        text = f"{self:.4g}"
+        text = self.short
         if self.bound:
             text += f" ± {self.bound:.2g}"
         if self.interval is not None:
@@ -93,9 +96,17 @@ class Figure(float):
         return text
 
     @property
+    def short(self) -> str:
+        """Its value, and between what it is where noise leaves that open."""
+        if self.between is None:
+            return f"{self:.4g}"
+        low, high = self.between
+        return f"about {self:.3g}, between {low:.3g} and {high:.3g}"
+
+    @property
     def marked(self) -> str:
         """Its value, and whether rows are missing, for tables that have no room for more."""
-        return f"{self:.4g}" if self.is_whole else f"{self:.4g} (rows missing)"
+        return self.short if self.is_whole else f"{self.short} (rows missing)"
 
     @property
     def words(self) -> str:
@@ -154,8 +165,8 @@ def read_figure(name: str, value: Any) -> Figure:
         return Figure(value, metric=name)
     about = dict(value)
     number = about.pop("value")
-    if "interval" in about:
-        about["interval"] = tuple(about["interval"])
+    for pair in about.keys() & {"interval", "between"}:
+        about[pair] = tuple(about[pair])
     return Figure(nan if number is None else number, **about)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.pictures import new_figure
 from solera.evaluation.intervals import (
     Interval,
@@ -59,6 +59,12 @@ class Scores:
         """How many rows were counted, of the class or label of which the fewest were."""
         return int(self.high.sum(axis=(1, 2)).min()) if len(self.high) else 0
 
+    @property
+    def known(self) -> list[int]:
+        """The classes or labels that both occur and miss."""
+        known: list[int] = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+        return known
+
     # --- single numbers ---
 
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -67,9 +73,9 @@ class Scores:
         With more than two classes, and with labels, means over those that both occur and miss.
         A metric that nothing is known of is left out.
         """
-        known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+        known = self.known
         found: dict[str, tuple[float, float]] = {}
-        if len(known):
+        if known:
             each = {
                 "auroc": [self._auroc(i) for i in known],
                 "auprc": [self._auprc(i) for i in known],
@@ -97,7 +103,7 @@ class Scores:
         ranges = self.ranges()
         found = {name: (low + high) / 2 for name, (low, high) in ranges.items()}
         if "ece" in found:
-            known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+            known = self.known
             spread = (self.spread[i] for i in known)
             found["auroc"] = float(np.mean([_pairs(rows, rows) for rows in spread]))
             if (self.high != self.low).any():
@@ -138,21 +144,7 @@ class Scores:
         return _pairs(self.low[i], self.high[i])
 
     def _auprc(self, i: int) -> tuple[float, float]:
-        """Average precision, the mean of the precision at the score of every positive.
-
-        At the score of the k-th positive from above there are at least k true positives and at
-        most the false ones that its bin or higher ones may hold; and the other way round.
-        """
-        (low_n, low_p), (high_n, high_p) = self.low[i], self.high[i]
-        bins = np.arange(len(low_p))
-        lowest, highest = (np.repeat(bins, p)[::-1] for p in (low_p, high_p))
-        k = np.arange(1, len(lowest) + 1)
-        worst = k / (k + _from_above(high_n)[lowest])
-        true, false = _from_above(high_p), _from_above(low_n) - low_n
-        precision = np.divide(true, true + false, out=np.zeros(len(bins)), where=true > 0)
-        pairs, which = np.unique(np.stack([lowest, highest]), axis=1, return_inverse=True)
-        best = np.array([precision[a : b + 1].max() for a, b in pairs.T])[which.reshape(-1)]
-        return float(worst.mean()), float(best.mean())
+        return precision_between(self.low[i], self.high[i])
 
     def _above(self, i: int, threshold: float) -> tuple[Interval, Interval]:
         """The share of the negatives, and of the positives, above the threshold."""
@@ -245,9 +237,8 @@ class Scores:
             if each.high[0].sum(axis=1).all():
                 roc.plot(*each.roc(), color="0.7", lw=0.8)
                 pr.plot(*each.precision_recall()[::-1], color="0.7", lw=0.8)
-        for i, name in enumerate(self.names):
-            if not self.high[i].sum(axis=1).all():
-                continue
+        for i in self.known:
+            name = self.names[i]
             roc.plot(*self.roc(i), label=name)
             pr.plot(*self.precision_recall(i)[::-1], label=name)
             found = self.calibration(i)
@@ -262,6 +253,25 @@ class Scores:
             ax.set(xlabel=x, ylabel=y, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         roc.legend()
         return figure
+
+
+def precision_between(low: IntArray, high: IntArray) -> Interval:
+    """Average precision, the mean of the precision at the score of every positive.
+
+    Negatives and positives by the lowest and the highest bin they can be in. At the score of the
+    k-th positive from above there are at least k true positives and at most the false ones that its
+    bin or higher ones may hold; and the other way round.
+    """
+    (low_n, low_p), (high_n, high_p) = low, high
+    bins = np.arange(len(low_p))
+    lowest, highest = (np.repeat(bins, p)[::-1] for p in (low_p, high_p))
+    k = np.arange(1, len(lowest) + 1)
+    worst = k / (k + _from_above(high_n)[lowest])
+    true, false = _from_above(high_p), _from_above(low_n) - low_n
+    precision = np.divide(true, true + false, out=np.zeros(len(bins)), where=true > 0)
+    pairs, which = np.unique(np.stack([lowest, highest]), axis=1, return_inverse=True)
+    best = np.array([precision[a : b + 1].max() for a, b in pairs.T])[which.reshape(-1)]
+    return float(worst.mean()), float(best.mean())
 
 
 def _share_range(share: Interval, rows: int, level: float) -> Interval:
@@ -304,32 +314,3 @@ def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:
     last = np.searchsorted(np.cumsum(high), ends, side="left")
     rows = np.diff(ends, prepend=0)
     return list(zip(first.tolist(), last.tolist(), rows.tolist(), strict=True))
-
-
-def place_withheld(
-    counts: IntArray, absent: BoolArray | None, rows: IntArray, counted: BoolArray
-) -> dict[str, Any]:
-    """Rows of clients by the highest and by the lowest bin where they can be.
-
-    A bin that a client withholds holds at least one of its rows. Where the others are is not known:
-    they are in the highest of these bins, the lowest, or ``spread`` evenly over all.
-
-    Parameters
-    ----------
-    counts, absent: clients × bins, and which of these numbers are withheld; None for none.
-    rows: how many there are of each client, in whatever bin.
-    counted: the clients that count.
-    """
-    counts = counts if counted.all() else counts * counted[:, None]
-    if absent is None:
-        return {"high": counts, "low": counts, "spread": counts}
-    absent = absent & counted[:, None]
-    bins = absent.sum(axis=1)
-    left = np.where(bins > 0, rows - counts.sum(axis=1), 0)
-    more = np.maximum(left - bins, 0)
-    low, high = counts + absent, counts + absent
-    clients, last = np.arange(len(counts)), counts.shape[1] - 1
-    low[clients, absent.argmax(axis=1)] += more
-    high[clients, last - absent[:, ::-1].argmax(axis=1)] += more
-    share = np.maximum(left, bins) / np.maximum(bins, 1)
-    return {"high": high, "low": low, "spread": counts + absent * share[:, None]}

@@ -103,10 +103,10 @@ class Predictor(Learner, abstract=True):
 
         A frame may bring its target along. X may also be a federation: then over all rows of its
         clients, which are counted where they are. It is a plain float, so that scikit-learn takes
-        it: where rows are missing, a warning says which.
+        it: where rows are missing, a warning says which, and where noise leaves it open, how far.
         """
         figure = self.score_figure(X, y)
-        if not figure.is_whole:
+        if not figure.is_whole or figure.between is not None:
             warnings.warn(f"{type(self).__name__}.score: {figure}", MissingRows, stacklevel=2)
         return float(figure)
 
@@ -233,6 +233,8 @@ class Transformer(Learner, abstract=True):
     takes_categories: ClassVar[bool] = True
     fills_missing: ClassVar[bool] = False
     """Whether no value is missing in transformed rows."""
+    keeps_atoms: ClassVar[bool] = False
+    """Whether columns hold the same values after it, or bins of these."""
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

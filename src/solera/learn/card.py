@@ -130,10 +130,9 @@ def _privacy(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     if not noised:
         yield "differential privacy: none, ε is not bounded"
     for part in noised:
-        hidden, delta = part.privacy.level, part.accounts_["delta"]
         yield (
-            f"differential privacy: ε = {part.epsilon_:.4g} at δ = {delta:g} for one {hidden}, by "
-            f"{type(part).__name__}; not for the names of columns, categories and classes"
+            f"differential privacy: {part.privacy_}, by {type(part).__name__}; not for the names "
+            "of columns, categories and classes"
         )
         if training.get("simulated"):
             yield "its noise was simulated from the seed and protects nobody"

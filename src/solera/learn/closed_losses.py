@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, Part
 from solera.core.component import describe_fitted
 from solera.core.errors import DataError
+from solera.core.federation import Federation
 from solera.core.rounds import Callback, Round
 from solera.core.task import task
 from solera.learn.client_models import own_model
@@ -28,13 +29,19 @@ def sum_losses(client: Client, ask: Any) -> dict[str, Any]:
     return {"rows": count_by(None, part=part), "loss": sum_by(None, losses, part=part)}
 
 
+def mean_loss(model: Any, federation: Federation, part: Part, round: int = 0) -> float:
+    """The mean loss of a model over all rows of a part."""
+    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
+    total = federation.ask(sum_losses, ask, round=round).fold(Sum())
+    return float(total["loss"] / total["rows"])
+
+
 class ValidationLoss(Callback):
     """Logs ``validation_loss`` after every round, for what stops by it: a sum over all owners."""
 
     def on_round(self, learner: Any, round: Round) -> None:
-        ask = {"model": describe_fitted(learner.for_prediction()), "part": "validation"}
-        total = round.federation.ask(sum_losses, ask, round=round.index).fold(Sum())
-        round.log(validation_loss=float(total["loss"] / total["rows"]))
+        federation = round.federation
+        round.log(validation_loss=mean_loss(learner, federation, "validation", round.index))
 
 
 def with_validation(callbacks: Sequence[Callback]) -> list[Callback]:

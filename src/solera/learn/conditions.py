@@ -11,7 +11,19 @@ from solera.core.schema import Feature
 
 HUGE = 1e300
 """A bound beyond this is no bound."""
+_SHORTER = 4
+"""So many digits less has the number that an edge lies just before."""
 _MANY = 5  # categories that a condition does not list any more
+
+
+def edge_text(feature: Feature, edge: float) -> tuple[str, bool]:
+    """An edge of a column in words, and whether it is the last number before the one that is named.
+
+    Atoms are a ≤ x < b, and bins of them end at the last number before b.
+    """
+    following = float(np.nextafter(edge, np.inf))
+    is_last = len(repr(following)) + _SHORTER < len(repr(float(edge)))
+    return feature.text(following if is_last else edge), is_last
 
 
 @dataclass(frozen=True)
@@ -77,10 +89,13 @@ class Condition:
             if len(names) < _MANY:
                 return f"= {' or '.join(names)}"
             return f"from {names[0]} to {names[-1]} ({len(names)} of {len(every)})"
-        low, high = feature.text(self.lower), feature.text(self.upper)
+        low, from_low = edge_text(feature, self.lower)
+        high, below_high = edge_text(feature, self.upper)
         if self.lower <= -HUGE:
-            return f"≤ {high}"
-        return f"> {low}" if self.upper >= HUGE else f"in ({low}, {high}]"
+            return f"{'<' if below_high else '≤'} {high}"
+        if self.upper >= HUGE:
+            return f"{'≥' if from_low else '>'} {low}"
+        return f"in {'[' if from_low else '('}{low}, {high}{')' if below_high else ']'}"
 
     def __str__(self) -> str:
         return f"{self.feature} {self.predicate}"

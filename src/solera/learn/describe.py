@@ -12,7 +12,7 @@ from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count
-from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
@@ -25,7 +25,6 @@ from solera.learn.closed_description import ColumnSummary, describe_closed
 from solera.learn.description import (
     MISSING,
     VALUES,
-    CellTotals,
     count_cells,
     sum_products,
     with_labels,
@@ -58,10 +57,8 @@ class Description:
         up to the first edge, up to the second, …, beyond the last.
     categories: for every column clients × categories, how many rows have each.
     classes: clients × classes.
-    withheld: clients × columns, how many rows owners tell nothing of: they are in none of the
-        counts of that column. ``classes_withheld``: the same of classes, by client.
-    correlations: of the columns of numbers, NaN for one that does not vary; None where owners do
-        not allow products, or with noise. ``correlated`` is over how many rows.
+    correlations: of the columns of numbers, NaN for one that does not vary; None with noise, or
+        where every row misses some. ``correlated`` is over how many rows.
     epsilon: what all of it together has spent, where it was noised; see ``dp`` of :func:`describe`.
     """
 
@@ -74,8 +71,6 @@ class Description:
     histogram: IntArray
     categories: tuple[IntArray, ...]
     classes: IntArray
-    withheld: IntArray
-    classes_withheld: IntArray
     correlations: FloatArray | None
     correlated: int = 0
     epsilon: float | None = None
@@ -90,16 +85,12 @@ class Description:
 
         The largest difference of the shares of values below an edge (Kolmogorov–Smirnov), or half
         the sum of the differences of the shares of categories (total variation): 0 for the
-        same, 1 for nothing in common. Where owners withhold rows it is at least this, or, of
-        numbers, that of the rows that they tell.
+        same, 1 for nothing in common.
         """
         drifts = np.zeros((len(self.rows), len(self.schema.features)))
         for j, feature in enumerate(self.schema.features):
             if feature.kind == "categorical":
-                told, untold = self.categories[j].sum(axis=1), self.withheld[:, j]
-                rows = told + untold
-                slack = ratio(untold, rows) + ratio(untold.sum(), rows.sum())
-                drifts[:, j] = np.maximum(_variation(self.categories[j]) - slack, 0)
+                drifts[:, j] = _variation(self.categories[j])
                 continue
             below = np.cumsum(self.histogram[:, j], axis=1)
             shares = ratio(below, below[:, -1:] + 0 * below)
@@ -124,7 +115,6 @@ class Description:
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
             told["missing"] = int(self.missing[:, j].sum())
             told["drift"] = self.drift()[:, j].tolist()
-            told["withheld"] = self.withheld[:, j].tolist()
             if feature.kind == "categorical":
                 total = self.categories[j].sum(axis=0).tolist()
                 told["categories"] = dict(zip(feature.categories, total, strict=True))
@@ -145,10 +135,7 @@ class Description:
         }
 
     def lines(self) -> list[list[str]]:
-        """A line for every column: name, kind, missing, what its values are, and drift.
-
-        And, where there are any, how many rows owners tell nothing of.
-        """
+        """A line for every column: name, kind, missing, what its values are, and drift."""
         drift = self.drift()
         lines = []
         for j, feature in enumerate(self.schema.features):
@@ -156,15 +143,11 @@ class Description:
                 total = self.categories[j].sum(axis=0)
                 order = np.argsort(-total, kind="stable")[:_MOST_SHOWN]
                 said = [f"{feature.categories[i]}: {total[i]:,}" for i in order if total[i]]
-                if untold := self.withheld[:, j].sum():
-                    said.append(f"not told: {untold:,}")
                 values = ", ".join(said)
             else:
                 values = " · ".join(f"{q:.4g}" for q in self.quantiles[j])
             share = self.missing[:, j].sum() / max(1, self.rows.sum())
             ends = [f"{share:.1%}", values, f"{drift[:, j].max(initial=0):.2f}"]
-            if self.withheld.any():
-                ends.append(f"{self.withheld[:, j].sum():,}")
             lines.append([feature.name, feature.kind, *ends])
         return lines
 
@@ -176,8 +159,6 @@ class Description:
             pairs = zip(self.schema.classes.tolist(), total, strict=True)
             head.append("classes  " + ", ".join(f"{c}: {n:,}" for c, n in pairs))
             head.append(f"drift of classes  at most {self.class_drift().max(initial=0):.2f}")
-        if lacking := int(self.classes_withheld.sum()):
-            head.append(f"owners withhold the classes of {lacking:,} rows or more")
         return head
 
     def __str__(self) -> str:
@@ -185,10 +166,7 @@ class Description:
 
     def _repr_html_(self) -> str:
         header = ["column", "kind", "missing", "5 · 25 · 50 · 75 · 95 %, or categories", "drift"]
-        if self.withheld.any():
-            header.append("rows withheld")
-        title = self.head()[0]
-        return html_table(self.lines(), header, title)
+        return html_table(self.lines(), header, self.head()[0])
 
     def plot(self) -> Any:
         """One picture: rows and classes of clients, columns, correlations, and drift."""
@@ -273,7 +251,7 @@ class Describe(Component):
             schema = with_labels(schema)
             ask = {"columns": _asked_columns(schema, edges), "classes": schema.classes}
             replies = federation.noised(each).ask(count_cells, ask)
-            ids, counts = replies.fold(Gather(CellTotals()))
+            ids, counts = replies.fold(Gather())
             correlations, correlated = None, 0
             if noise is None:
                 correlations, correlated = _correlations(federation, values)
@@ -293,8 +271,6 @@ class Describe(Component):
                 for table, coded in zip(tables, categorical, strict=True)
             ),
             classes=counts["classes"],
-            withheld=counts["withheld"],
-            classes_withheld=counts["classes_withheld"],
             correlations=correlations,
             correlated=correlated,
             epsilon=None if noise is None else epsilon_so_far(self.accounts_),
@@ -332,7 +308,9 @@ def describe(
     drift. The smallest and the largest value are not asked for. With ``dp``
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without. Under the policy
-    ``"sums"`` it is a closed job, which tells rows, gaps, mean and deviation by column.
+    ``"sums"`` it is a closed job, whose :class:`ColumnSummary
+    <solera.learn.closed_description.ColumnSummary>` holds rows, gaps, mean and deviation by column,
+    between which values quantiles lie, and counts by category and interval of atoms.
     """
     if not isinstance(federation, Federation):
         raise UsageError(
@@ -364,18 +342,14 @@ def _variation(counts: IntArray) -> FloatArray:
 
 
 def _correlations(federation: Federation, values: FloatArray) -> tuple[FloatArray | None, int]:
-    """Of the columns of numbers, and over how many rows; None where no client tells them.
+    """Of the columns of numbers, and over how many rows; None where all rows miss some.
 
     Products are of values about the median, in units of the spread: their means lose no digits.
     """
     spread = np.nan_to_num(values[:, -1] - values[:, 0])
     centre = np.nan_to_num(values[:, len(LEVELS) // 2])
     ask = {"centre": centre, "scale": np.where(spread > 0, spread, 1.0)}
-    try:
-        total = federation.ask(sum_products, ask).fold(Sum())
-    except NotEnoughReplies:
-        return None, 0
-    products = symmetric(total["products"])
+    products = symmetric(federation.ask(sum_products, ask).fold(Sum())["products"])
     rows = products[0, 0]
     if not rows:
         return None, 0

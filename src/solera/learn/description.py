@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from solera.core.errors import DataError
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.rows import dense
-from solera.learn.totals import Totals
 from solera.trust.constructors import count_by, gram
 
 MISSING, VALUES = 0, 1
@@ -67,26 +65,6 @@ def _class_of_rows(client: Client, classes: Array) -> IntArray:
         return np.full(len(client.data), -1)
     same = np.asarray(client.data.y)[:, None] == np.asarray(classes)
     return np.where(same.any(axis=1), same.argmax(axis=1) if same.shape[1] else 0, -1)
-
-
-class CellTotals(Totals):
-    """Counts of cells, and of how many rows of a client each column and the classes lack.
-
-    Where a client withholds how many rows it has, that is one at least.
-    """
-
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-        rows = np.asarray(counts["rows"])
-
-        def lacking(entry: str, told: IntArray) -> IntArray:
-            marks = absent.get(entry, np.zeros((1, 1), dtype=bool)).any(axis=1)
-            return np.where(marks, np.maximum(rows - told.sum(axis=1), 1), 0)
-
-        columns = counts["columns"]
-        lacks = [lacking(f"columns.{j}", told) for j, told in columns.items()]
-        withheld = np.stack(lacks, axis=1) if lacks else np.zeros((len(rows), 0), dtype=np.int64)
-        classes = lacking("classes", counts["classes"])
-        return {**counts, "withheld": withheld, "classes_withheld": classes}
 
 
 @task("describe.products", version=2)

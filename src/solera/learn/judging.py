@@ -29,7 +29,7 @@ def about_pivot(model: Any) -> dict[str, FloatArray]:
     if model.schema_.target != "numbers" or model.is_personal:
         return {}
     last = last_step(model)
-    said = _matrix(last.predict(np.zeros((1, last.schema_.width)))).astype(float)[0]
+    said = matrix(last.predict(np.zeros((1, last.schema_.width)))).astype(float)[0]
     return {"pivot": np.where(np.isfinite(said), said, 0.0)}
 
 
@@ -47,7 +47,7 @@ def count_rows(model: Any, rows: Rows, pivot: Any = None, /, **of: Any) -> dict[
         true, guessed = class_codes(rows.y, classes), class_codes(predicted, classes)
         confusion = count_by(true * k + guessed, (k, k), **of)
         return {"confusion": confusion, "rows": count_by(None, **of)}
-    truth, guess = _matrix(rows.y), _matrix(predicted)
+    truth, guess = matrix(rows.y), matrix(predicted)
     if model.schema_.target == "labels":
         return _count_labels(truth, guess, **of)
     return _sum_errors(truth.astype(float), guess, 0.0 if pivot is None else pivot, **of)
@@ -83,5 +83,5 @@ def _sum_errors(truth: FloatArray, guess: Array, pivot: Any, **of: Any) -> dict[
     return {"rows": count_by(None, **of), **sums}
 
 
-def _matrix(y: Array) -> Array:
+def matrix(y: Array) -> Array:
     return np.asarray(y).reshape(len(y), math.prod(np.shape(y)[1:]))

@@ -39,10 +39,11 @@ from solera.learn.client_models import ClientParts
 from solera.learn.closed import (
     as_job,
     check_closed_fit,
-    check_solvable,
+    check_persons,
     count_all_persons,
     elsewhere,
     is_closed,
+    is_noised,
 )
 from solera.learn.closed_losses import with_validation
 from solera.learn.forgetting import Forgetful
@@ -59,7 +60,7 @@ from solera.learn.unlearning import (
 from solera.learn.warm_start import continued_schema
 from solera.learn.warnings_of_fit import warn
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import Noise, check_level, epsilon_so_far
+from solera.privacy.dp.sums import Noise, at_the_sum, check_level, epsilon_so_far
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -101,6 +102,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
+    _remarks: tuple[str, ...] = ()
     _trained_with: dict[str, Any] | None = None
     _federation: Any = None
 
@@ -163,7 +165,8 @@ class Learner(Forgetful, abstract=True):
             federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if closed and outer is OUTSIDE:
-                check_solvable(self, self.schema_, count_all_persons(federation))
+                persons = count_all_persons(federation, classes=not is_noised(self))
+                check_persons(self, self.schema_, persons)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -277,14 +280,18 @@ class Learner(Forgetful, abstract=True):
         """How many asks of a fit carry noise where some is wanted."""
         return int(vars(self)["rounds"])
 
+    def noise_among(self, clients: int, *, closed: bool = False) -> Noise:
+        """The noise of ``dp=`` on all that so many clients are asked, once it is priced."""
+        assert self.privacy is not None
+        if not self.hides_clients:
+            check_level(self, self.privacy)
+        return Noise(self, self.privacy, clients, closed=closed).opened(self.noised_asks())
+
     def with_noise(self, federation: Federation) -> Federation:
         """The federation that :meth:`train` asks: with the noise of ``dp=``, counted."""
         if self.privacy is None:
             return federation
-        if not self.hides_clients:
-            check_level(self, self.privacy)
-        noise = Noise(self, self.privacy, len(federation))
-        return federation.noised(noise.opened(self.noised_asks()))
+        return federation.noised(self.noise_among(len(federation), closed=is_closed(federation)))
 
     @property
     def epsilon_(self) -> float | None:
@@ -292,6 +299,16 @@ class Learner(Forgetful, abstract=True):
         self.check_fitted()
         accounts = vars(self).get("accounts_")
         return None if accounts is None else epsilon_so_far(accounts)
+
+    @property
+    def privacy_(self) -> str:
+        """What ``epsilon_`` promises, to whom."""
+        accounts = self.accounts_
+        dp = self.privacy
+        hidden = "record" if dp is None else dp.level
+        worth = f"ε = {self.epsilon_:.4g} at δ = {accounts['delta']:g}"
+        peers = accounts.get("honest_peers")
+        return f"{worth} for one {hidden}" if peers is None else f"{worth} {at_the_sum(peers)}"
 
     @property
     def is_personal(self) -> bool:
@@ -323,6 +340,10 @@ class Learner(Forgetful, abstract=True):
             hint=f"{line}; model.evaluate(federation) judges each by its own",
         )
 
+    def remark(self, text: str) -> None:
+        """Say something with the warnings of the fit that goes on."""
+        self._remarks = (*self._remarks, text)
+
     def why_not_closed(self) -> str | None:
         """``closed_job``, or what of the parameters no closed job can carry."""
         return self.closed_job
@@ -332,6 +353,11 @@ class Learner(Forgetful, abstract=True):
         return 0
 
     @property
+    def cuts_at_atoms(self) -> bool:
+        """Whether a closed job cuts its columns between the epoch's atoms."""
+        return False
+
+    @property
     def sends_updates(self) -> bool:
         """Whether clients send a model after steps over their rows."""
         return False
@@ -339,7 +365,7 @@ class Learner(Forgetful, abstract=True):
     @property
     def needs_exact_training(self) -> bool:
         """Whether exact sums of many rounds together can give away a person's target."""
-        return self.sends_updates
+        return self.sends_updates and self.privacy is None
 
     @property
     def keeps_shape(self) -> bool:

@@ -8,7 +8,7 @@ the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import ratio
-from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, place_withheld
+from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores
 from solera.learn.base import last_step
 from solera.learn.client_models import many_models, own_model
 from solera.learn.totals import Totals
@@ -90,11 +90,11 @@ def score_counts(model: Any, rows: Rows, grid: ScoreGrid, /, **of: Any) -> dict[
         losses = _quantile_losses(model, rows, np.array(grid.quantiles))
         return {"pinball": sum_by(None, losses, **of), "rows": count_by(None, **of)}
     edges = grid.edges
-    scored = _scored(model, rows, edges)
+    scored = scored_rows(model, rows, edges)
     judged = scored.known.any(axis=1)
     bins: dict[str, Any] = {}
     sides: dict[str, Any] = {}
-    for i in range(len(_names(model))):
+    for i in range(len(names_of(model))):
         known, truth = scored.known[:, i], scored.truth[:, i]
         no = np.where(known & ~truth, scored.bins[:, i], -1)
         yes = np.where(known & truth, scored.bins[:, i], -1)
@@ -111,12 +111,13 @@ def score_counts(model: Any, rows: Rows, grid: ScoreGrid, /, **of: Any) -> dict[
 
 
 @dataclass(frozen=True)
-class _Scored:
-    """Of every row and name the bin of the score, what is true and whether that is known.
+class Scored:
+    """Of every row and name the score and its bin, what is true and whether that is known.
 
     And its losses.
     """
 
+    p: FloatArray
     bins: IntArray
     truth: BoolArray
     known: BoolArray
@@ -124,11 +125,11 @@ class _Scored:
     brier: FloatArray
 
 
-def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
+def scored_rows(model: Any, rows: Rows, edges: FloatArray) -> Scored:
     schema = model.schema_
     if not len(rows):
-        none = np.empty((0, len(_names(model))))
-        return _Scored(none.astype(int), none > 0, none > 0, np.empty(0), np.empty(0))
+        none = np.empty((0, len(names_of(model))))
+        return Scored(none, none.astype(int), none > 0, none > 0, np.empty(0), np.empty(0))
     p = np.clip(np.asarray(model.predict_proba(rows.X), dtype=float), 0, 1)
     if schema.target == "classes":
         codes = class_codes(rows.y, schema.classes)
@@ -146,7 +147,7 @@ def _scored(model: Any, rows: Rows, edges: FloatArray) -> _Scored:
         share = ratio(known, known.sum(axis=1, keepdims=True) + 0 * known)
         loss = -(np.log(np.maximum(np.where(truth, p, 1 - p), _LEAST)) * share).sum(axis=1)
         brier = ((p - truth) ** 2 * share).sum(axis=1)
-    return _Scored(np.searchsorted(edges, p, side="left"), truth, known, loss, brier)
+    return Scored(p, np.searchsorted(edges, p, side="left"), truth, known, loss, brier)
 
 
 def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
@@ -159,7 +160,7 @@ def _quantile_losses(model: Any, rows: Rows, levels: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(q * error, (q - 1) * error))
 
 
-def _names(model: Any) -> tuple[str, ...]:
+def names_of(model: Any) -> tuple[str, ...]:
     """What scores are about: the second of two classes, each of more, or labels."""
     schema: Schema = model.schema_
     if schema.target == "labels":
@@ -177,53 +178,31 @@ def _entry(name: int) -> str:
 
 
 class ScoreTotals(Totals):
-    """Where the rows of clients can be, those in bins that they withhold, too.
+    """Where the rows of clients are."""
 
-    A class or label counts for nothing at a client that withholds how many rows are of it.
-    ``lacking`` are the rows of clients of which that is so.
-    """
-
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
         judged = np.asarray(counts["rows"])
-        hidden = np.asarray(absent.get("rows", np.zeros(len(judged), dtype=bool)))
-        settled = {"judged": judged, "withheld": 1 * hidden, "clients": 1 * (judged > 0)}
+        settled = {"judged": judged, "clients": 1 * (judged > 0)}
         if "pinball" in counts:
             return {**settled, "pinball": counts["pinball"]}
-        lacks, bins = hidden, {}
-        for name, histograms in counts["bins"].items():
-            rows = counts["sides"][name]
-            gone = absent.get(f"sides.{name}", np.zeros((1, 2), dtype=bool)).any(axis=1)
-            lacks = lacks | gone
-            bins[name] = {
-                side: place_withheld(
-                    histograms[side], absent.get(f"bins.{name}.{side}"), rows[:, i], ~gone
-                )
-                for i, side in enumerate(("no", "yes"))
-            }
-        lacking = np.where(lacks, np.maximum(judged, 1), 0)
         return {
-            **settled, "bins": bins, "lacking": lacking,
-            "loss": counts["loss"], "brier": counts["brier"],
+            **settled, "bins": counts["bins"], "loss": counts["loss"], "brier": counts["brier"],
         }  # fmt: skip
 
 
 def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
     """The scores of folded counts."""
-    names = _names(model)
-    rows = {
-        where: np.stack(
-            [
-                [total["bins"][_entry(i)][side][where] for side in ("no", "yes")]
-                for i in range(len(names))
-            ]
-        )
-        for where in ("high", "low", "spread")
-    }
+    names = names_of(model)
+    rows = np.stack(
+        [[total["bins"][_entry(i)][side] for side in ("no", "yes")] for i in range(len(names))]
+    )
     of_more = len(names) > 1 and model.schema_.target == "classes"
     return Scores(
         names=names,
         edges=grid.edges,
-        **rows,
+        low=rows,
+        high=rows,
+        spread=rows,
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),

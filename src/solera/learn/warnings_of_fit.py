@@ -8,12 +8,11 @@ for another target is 10,000 times that of the first round: other clients and no
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from solera.core.absent import whole_entries
 from solera.core.federation import Federation
 from solera.core.payload import is_finite
 from solera.core.rounds import Callback
@@ -51,7 +50,7 @@ def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Call
     if history and not any(entry.get("clients", 1) for entry in history):
         problems.append(f"nobody took part in {len(history)} rounds: the model is as it began")
     problems += _left_out(federation, asks)
-    problems += _withheld(learner, federation, asks)
+    problems += vars(learner).pop("_remarks", ())
     topology = federation.topology
     masked = federation.secure is not None and len(topology.groups(federation.clients)) > 1
     if masked or (isinstance(topology, Peers) and not learner.without_server):
@@ -74,26 +73,6 @@ def _diverged(learner: Any) -> Iterator[str]:
         yield (
             f"training diverged, from a loss of {first:.3g} after the first round to {last:.3g}; "
             "lower lr, or scale columns and target (so.FedScaler())"
-        )
-
-
-def _withheld(learner: Any, federation: Federation, asks: int) -> Iterator[str]:
-    """The numbers that clients withheld, of every task of which there are any."""
-    tasks: dict[str, list[Mapping[str, Any]]] = {}
-    for record in federation.meter.records[asks:]:
-        if record.absent and not record.task.startswith(_NOT_LEARNING):
-            tasks.setdefault(record.task, []).append(record.absent)
-    for task, gaps in tasks.items():
-        entry, clients = max(
-            ((name, np.asarray(counts)) for gap in gaps for name, counts in whole_entries(gap)),
-            key=lambda pair: np.count_nonzero(pair[1]),
-        )
-        few = np.count_nonzero(clients)
-        of = f"{few:,} of {clients.size:,} numbers" if clients.size > 1 else "a number"
-        what = f" of {entry!r}" if entry else ""
-        yield (
-            f"{of}{what} of {task!r} lack up to {int(clients.max()):,} clients, which withhold "
-            "cells of fewer persons than their policy's min_count: the model rests on the others"
         )
 
 

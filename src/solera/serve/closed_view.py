@@ -6,6 +6,7 @@ from typing import Any
 
 from solera.core.component import build
 from solera.core.errors import SoleraError
+from solera.learn.closed import price_of
 from solera.serve.closed import ClosedJob, OwnerState
 from solera.serve.closed_words import clock, job_words, name_of, parsed, text_lines
 from solera.trust.board.text import JobText
@@ -15,9 +16,11 @@ STEERED = (
     "Many rounds: an owner that lies can steer the later questions, and then read rows. Only noise "
     "prevents it."
 )
+NOISED = "Every owner adds noise inside the sums, which its ledger counts as a whole job"
 MANY_SUMS = (
     "Many exact sums together can give away a person's target to somebody who knows everybody's "
-    "other columns. Only noise prevents it."
+    "other columns: 20 boosted trees all 297 targets of the Cleveland heart data. Only noise "
+    "prevents it."
 )
 
 
@@ -47,19 +50,15 @@ def notes(text: JobText, owners: int) -> list[str]:
         f"Owners read sums over all {owners} of them, the researcher the result only. If all "
         f"others put their parts together, yours is bare.{alone}"
     ]
-    return said + ([STEERED, MANY_SUMS] if _is_exact_training(text) else [])
-
-
-def _is_exact_training(text: JobText) -> bool:
-    """Whether exact sums of a learner's many rounds need the owners' switch."""
     if text.kind != "training":
-        return False
+        return said
     try:
-        learner = build(text.learner)
+        learners = [build(learner) for learner in text.learners]
+        price, exact = price_of(learners, owners), any(one.needs_exact_training for one in learners)
     except SoleraError:
-        return True
-    steps = learner.get_params(deep=False).get("steps", ())
-    return any(getattr(part, "needs_exact_training", False) for part in (learner, *steps))
+        price, exact = None, True
+    said += [] if price is None else [f"{NOISED}: {price}."]
+    return said + ([STEERED, MANY_SUMS] if exact else [])
 
 
 def _owner(job: ClosedJob, owner: OwnerState) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,13 @@ def name_of(text: JobText) -> str:
     """What a job is called: which learner, and which repeat; all else is in its lines."""
     if text.kind == "training":
         again = f", repeat {text.repeat}" if text.repeat else ""
-        return f"{' → '.join(_kinds(text.learner)) or 'a learner'}{again}"
+        names = {" → ".join(_kinds(learner)) or "a learner": None for learner in text.learners}
+        points = f"the best of {len(text.learners)}: " if len(text.learners) > 1 else ""
+        return f"{points}{', '.join(names)}{again}"
+    if text.kind == "atoms":
+        return "find the atoms of the epoch"
+    if text.learner is not None:
+        return learner_words(text.learner)
     return f"score {text.model[:12]}" if text.model else "describe"
 
 
@@ -47,22 +54,32 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
     target = text.target if isinstance(text.target, str | None) else ", ".join(text.target)
     lines = [
         ("kind", text.kind),
-        ("learner", learner_words(text.learner) if text.kind == "training" else ""),
+        *_learner_lines(text),
         ("model", text.model or ""),
         ("population", text.population),
         ("columns", ", ".join(text.columns) or "all"),
         ("target", target or "the dictionary's"),
+        ("positive", text.positive),
         ("training folds", _folds(text.training) if text.kind != "evaluation" else ""),
         ("validation folds", _folds(text.validation)),
         ("test folds", _folds(text.test)),
         ("metrics", ", ".join(text.metrics)),
         ("stops early by", learner_words(list(text.callbacks)) if text.callbacks else ""),
-        ("noise", learner_words(text.dp) if text.dp else ""),
         ("repeat", str(text.repeat)),
         ("patience", f"{text.patience} days"),
         ("researcher", f"{text.researcher or 'nobody named'}, key {text.researcher_key.hex()}"),
     ]
     return [(what, value) for what, value in lines if value]
+
+
+def _learner_lines(text: JobText) -> list[tuple[str, str]]:
+    if text.learner is None:
+        return []
+    if not isinstance(text.learner, list):
+        return [("learner", learner_words(text.learner))]
+    how = "fitted one after the other; the smallest mean loss over the validation folds is kept"
+    points = enumerate(map(learner_words, text.learners), 1)
+    return [("grid", how), *((f"learner {i} of {len(text.learners)}", p) for i, p in points)]
 
 
 def text_words(text: JobText) -> str:
@@ -77,13 +94,20 @@ def job_words(job: ClosedJob, *, now: datetime | None = None) -> str:
         said = sum(owner.verdict == "approved" for owner in job.owners)
         return f"{said} of {len(job.owners)} owners have approved; waits for {waits}"
     if job.state == "running":
-        done = f"runs: {job.sums} sums done"
+        done = f"runs: {job.sums} sums done{_round_words(job)}"
         if not waits or job.since is None:
             return done
         return f"{done}; waits for {waits} since {clock(job.since, now)}"
     if job.state == "finished":
         return "finished" if job.fetched else "finished; its researcher has yet to fetch the result"
     return f"{job.state}: {job.reason}"
+
+
+def _round_words(job: ClosedJob) -> str:
+    """The newest round of which an owner has told."""
+    told = [re.search(rf"{job.jid[:8]} round (\d+)", owner.doing) for owner in job.owners]
+    rounds = [int(match[1]) for match in told if match]
+    return f", round {max(rounds)}" if rounds else ""
 
 
 def parsed(job: ClosedJob) -> JobText:

@@ -1,4 +1,4 @@
-"""An epoch on one screen: who signs, the words to compare, the columns and populations."""
+"""An epoch on one screen: who signs, the words to compare, columns with atoms, populations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from solera.trust.epoch import Dictionary, DictionaryColumn, EpochError
+from solera.trust.epoch import Atoms, Dictionary, DictionaryColumn, EpochError, SignedEpoch
 from solera.trust.epoch.agreement import Agreement
 from solera.trust.epoch.dictionary_file import column_entry, value_text
 from solera.trust.epoch.epoch import RECOMMENDED_OWNERS
@@ -28,11 +28,11 @@ class EpochView:
     words: str
     notes: list[str]
     owners: list[tuple[str, str, str, str]]
-    columns: list[tuple[str, str, str, str]]
+    columns: list[tuple[str, str, str, str, str]]
     populations: list[tuple[str, str]]
 
     OWNERS = ("owner", ">persons", "key", "state")
-    COLUMNS = ("column", "kind", "values", "use")
+    COLUMNS = ("column", "kind", "values", "use", "atoms")
     POPULATIONS = ("population", "who is in it")
 
 
@@ -43,6 +43,7 @@ def epoch_view(agreement: Agreement, *, most: int = _MOST_LINES) -> EpochView:
     if len(draft.owners) < RECOMMENDED_OWNERS:
         notes.append("with three owners, each reads the sum of the two others: four are better")
     words, signers, consents = "", set(), {}
+    atoms_state = ""
     try:
         signed = agreement.signed()
     except EpochError as error:
@@ -53,6 +54,7 @@ def epoch_view(agreement: Agreement, *, most: int = _MOST_LINES) -> EpochView:
         signers = {name for name in draft.owners if name not in signed.missing}
         consents = {each.key: each.consent for each in signed.signatures if each.consent}
         names = {owner.key: owner.name for owner in signed.epoch.owners}
+        atoms_state = _atoms_state(agreement, signed)
         notes += [f"{names.get(key, 'one that leaves')} consents: {said}"
                   for key, said in consents.items()]  # fmt: skip
     owners = []
@@ -61,13 +63,13 @@ def epoch_view(agreement: Agreement, *, most: int = _MOST_LINES) -> EpochView:
         state = "signed" if name in signers else "entered" if part else "not yet there"
         persons, key = (f"{part.persons:,}", part.key.hex()[:16]) if part else ("", "")
         owners.append((name, persons, key, state))
-    lines = _columns(dictionary)
+    lines = _columns(dictionary, agreement.atoms)
     if len(lines) > most:
-        lines = [*lines[:most], (f"and {len(lines) - most:,} more", "", "", "")]
+        lines = [*lines[:most], (f"and {len(lines) - most:,} more", "", "", "", "")]
     name = signed.epoch.hash.hex()[:16] if signed else f"draft {draft.hash.hex()[:16]}"
     return EpochView(
         f"{draft.federation or 'epoch'} {name}",
-        _state(agreement, signers),
+        _state(agreement, signers) + atoms_state,
         words,
         notes,
         owners,
@@ -83,25 +85,52 @@ def _state(agreement: Agreement, signers: set[str]) -> str:
     return f"waits for the signature of {', '.join(missing)}" if missing else "signed by all"
 
 
-def _columns(dictionary: Dictionary) -> list[tuple[str, str, str, str]]:
+def _atoms_state(agreement: Agreement, signed: SignedEpoch) -> str:
+    """How far the owners' agents are with the atoms, once all owners have signed the rest."""
+    if signed.missing or not signed.unsettled:
+        return ""
+    if agreement.atoms is not None:
+        return f"; the agents of {', '.join(signed.unsettled)} have yet to sign the atoms"
+    if agreement.search in ("waiting", "running"):
+        return "; their agents look for the atoms"
+    if agreement.search:
+        return f"; their agents failed at the atoms ({agreement.search}): to look again, sign again"
+    return "; the atoms are found by agents, at a coordinator"
+
+
+def _columns(dictionary: Dictionary, atoms: Atoms | None) -> list[tuple[str, str, str, str, str]]:
     """A line for a column, or for several in a row that are alike but for their names."""
     uses = dict.fromkeys(dictionary.target, "target")
     if dictionary.time:
         uses[dictionary.time] = "time axis"
 
-    def alike(column: DictionaryColumn) -> tuple[str, str]:
-        return column_entry(replace(column, name="")), uses.get(column.name, "")
+    def alike(column: DictionaryColumn) -> tuple[str, str, str]:
+        use = uses.get(column.name, "")
+        return column_entry(replace(column, name="")), use, _atoms(column, atoms)
 
-    lines: list[tuple[str, str, str, str]] = []
-    for (_, use), group in groupby(dictionary.columns, alike):
+    lines: list[tuple[str, str, str, str, str]] = []
+    for (_, use, cells), group in groupby(dictionary.columns, alike):
         same = list(group)
         name = same[0].name
         if len(same) > 1:
             name += f" … {same[-1].name} ({len(same)})"
-        lines.append((name, same[0].kind, _values(same[0]), use))
+        lines.append((name, same[0].kind, _values(same[0]), use, cells))
     if dictionary.identifier:
-        lines.append((dictionary.identifier, "identifier", "never shown", "whose row it is"))
+        lines.append((dictionary.identifier, "identifier", "never shown", "whose row it is", ""))
     return lines
+
+
+def _atoms(column: DictionaryColumn, atoms: Atoms | None) -> str:
+    """How many atoms a column has, where they end, and which categories are one."""
+    if atoms is None:
+        return ""
+    count = atoms.count(column.name)
+    if column.kind != "categorical":
+        ends = [column.feature.text(edge) for edge in atoms.edges(column.name).tolist()]
+        return f"{count}: {_shortened(ends)}" if ends else "1"
+    groups = atoms.groups(column.name).tolist()
+    other = [c for c, g in zip(column.categories, groups, strict=True) if groups.count(g) > 1]
+    return f"{count}, other: {_shortened(other)}" if other else f"{count}"
 
 
 def _values(column: DictionaryColumn) -> str:

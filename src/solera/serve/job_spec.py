@@ -20,7 +20,7 @@ test = 0.2
 
 [learner]
 kind = "FedHEONN"        # any learner, and its parameters, as in a run file
-lam = 0.01
+lam = 0.01               # of a closed job also a grid, as in a study: [0.01, 0.1], or [[learner]]
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from solera.core.config import Problem, check_call, component, errors_located, read_text
+from solera.core.config import Problem, Where, check_call, component, errors_located, read_text
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
+from solera.core.errors import UsageError
+from solera.core.grids import tables_of
 from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.vertical.base import VerticalLearner
 from solera.serve.description import Description, learner_table
@@ -63,6 +65,7 @@ class JobSpec:
     target: str | tuple[str, ...] | None = None
     validation: NonNegative = 0.0
     test: NonNegative = 0.0
+    grid: tuple[Learner, ...] = ()
 
     @property
     def selection(self) -> Selection:
@@ -83,6 +86,12 @@ class JobSpec:
     def describe(self, toml: str) -> Description:
         """What owners approve; ``toml`` is the file that declares the job."""
         self.learner.check_params()
+        if self.grid:
+            raise UsageError(
+                "owners who trust the coordinator run one learner a job, this file has "
+                f"{len(self.grid)}",
+                hint="a job file for each learner",
+            )
         return Description(
             job=self.name,
             federation=self.federation,
@@ -107,15 +116,27 @@ def parse_job(text: str, *, file: str = "job", name: str = "") -> JobSpec:
 
 
 def _job(table: Mapping[str, Any]) -> JobSpec:
-    check_call(JobSpec, "a job", table, ())
+    several = isinstance(table.get("learner"), list)
+    given = table["learner"] if several else [table.get("learner")]
+    first = {"learner": given[0]} if several and given else {}
+    check_call(JobSpec, "a job", {**table, **first}, (), passed=("grid",))
     for key in ("name", "federation"):
         if not re.fullmatch(NAME, table[key]):
             raise Problem((key,), f"{key} {table[key]!r} is not a name", hint="like cardio-2")
-    learner = component(Learner, table["learner"], ("learner",))
+    places: list[Where] = [("learner", i) if several else ("learner",) for i in range(len(given))]
+    points = [
+        component(Learner, point, place)
+        for one, place in zip(given, places, strict=True)
+        for point in tables_of(Learner, one, place)
+    ]
+    learner, grid = points[0], tuple(points) if len(points) > 1 else ()
+    for point in grid:
+        if not isinstance(point, Predictor):
+            raise Problem(("learner",), f"{type(point).__name__} predicts nothing to be chosen by")
     if table.get("standing") and not isinstance(learner, Additive):
         raise Problem(
             ("learner", "kind"),
-            f"{table['learner']['kind']} cannot stand: it needs its clients at the same time",
+            f"{type(learner).__name__} cannot stand: it needs its clients at the same time",
             hint="FedHEONN adds up what clients bring one by one",
         )
     if table.get("standing") and table.get("secure"):
@@ -125,4 +146,4 @@ def _job(table: Mapping[str, Any]) -> JobSpec:
             hint="leave one of the two out",
         )
     lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
-    return JobSpec(**{**table, **lists, "learner": learner})
+    return JobSpec(**{**table, **lists, "learner": learner, "grid": grid})

@@ -42,6 +42,7 @@ class SimulatedEpoch:
     secrets: tuple[bytes, ...]
     selection: Selection
     data: FederatedData
+    owners: Sequence[tuple[Table, Snapshot]]
 
 
 def simulated_epoch(
@@ -100,7 +101,7 @@ def simulated_epoch(
     owners = list(zip(tables, snapshots, strict=True))
     named = names if dealt.names or agreed is epoch else ()
     data = selected_rows(dictionary, owners, selection, names=named)
-    return SimulatedEpoch(epoch, keys, selection, data)
+    return SimulatedEpoch(epoch, keys, selection, data, owners)
 
 
 def check_epoch_arguments(agreed: bool, **given: Any) -> None:

@@ -8,6 +8,7 @@ board gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,22 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Source
 from solera.core.engine import Ask, Fit
 from solera.core.errors import PayloadError
-from solera.core.federation import Configuration
+from solera.core.federation import Configuration, Federation
 from solera.core.topology import Star
+from solera.data.epoch_rows import selected_rows
 from solera.data.federated import FederatedData
 from solera.engines.owner import OwnerWorker
 from solera.robust.attacks import UpdateAttack
+from solera.simulate.epochs import SimulatedEpoch
+from solera.trust.board.atoms import NAME as ATOMS
+from solera.trust.board.atoms import atoms_text, find_atoms
 from solera.trust.board.engine import BoardEngine, NotClosed
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Own, Total, sums_of
-from solera.trust.board.text import seed_of
+from solera.trust.board.text import parse, seed_of
 from solera.trust.board.words import add_words, numbers_of, words_of
+from solera.trust.epoch import Atoms
+from solera.trust.epoch.selection import Selection
 from solera.trust.policy import Policy
 
 FEWEST, MOST = 3, 64
@@ -63,6 +70,37 @@ class SimulatedOwners:
         return any(worker.keeps(fit) for worker in self.workers)
 
 
+class EpochOwners:
+    """The owners of a simulated epoch with all their rows, whichever a job takes."""
+
+    def __init__(self, simulated: SimulatedEpoch) -> None:
+        self._simulated = simulated
+
+    @cached_property
+    def _found(self) -> Atoms:
+        epoch = self._simulated.epoch
+        if epoch.atoms is not None:
+            return epoch.atoms
+        return find_atoms(self.job(atoms_text()), epoch.dictionary, epoch.min_count)
+
+    def atoms(self) -> Atoms:
+        """The atoms that owners have signed, or found here, once."""
+        return self._found
+
+    def job(self, content: bytes) -> Federation:
+        """The owners as the job of a text meets them, which needs no atoms."""
+        epoch, text = self._simulated.epoch, parse(content)
+        selection = Selection(text.columns, text.target)
+        rows = selected_rows(epoch.dictionary, self._simulated.owners, selection)
+        policy, owners = Policy("sums", min_count=epoch.min_count), len(epoch.owners)
+        workers = [
+            OwnerWorker(rows.only(i), policy, secret, owners)
+            for i, secret in enumerate(self._simulated.secrets)
+        ]
+        engine = BoardEngine(SimulatedOwners(workers), rows.schema, owners)
+        return Federation(engine, seed=seed_of(epoch.agreed.hash, ATOMS, text.repeat))
+
+
 def added_up(own: list[Own]) -> Any:
     """What the words of all owners add up to, modulo 2^64."""
     total, form = words_of(own[0]()[0], len(own))
@@ -75,7 +113,9 @@ def added_up(own: list[Own]) -> Any:
 def closed_seed(configuration: Configuration, learner: str) -> int:
     """What fixes the draws of a learner: the seed, in an epoch as its repeat."""
     epoch = configuration.epoch
-    return configuration.seed if epoch is None else seed_of(epoch.hash, learner, configuration.seed)
+    if epoch is None:
+        return configuration.seed
+    return seed_of(epoch.agreed.hash, learner, configuration.seed)
 
 
 def closed_engine(data: Source, configuration: Configuration) -> BoardEngine:
@@ -102,8 +142,15 @@ def closed_engine(data: Source, configuration: Configuration) -> BoardEngine:
         for i, secret in enumerate(_secrets_of(data, configuration))
     ]
     schema = data.schema.with_positive(configuration.positive)
-    gaps = _gaps(data, configuration.epoch)
-    return BoardEngine(SimulatedOwners(workers), schema, data.clients, gaps=gaps, names=data.names)
+    owners: EpochOwners | None = configuration.owners
+    return BoardEngine(
+        SimulatedOwners(workers),
+        schema,
+        data.clients,
+        gaps=_gaps(data, configuration.epoch),
+        names=data.names,
+        **({} if owners is None else {"atoms": owners.atoms}),
+    )
 
 
 def _no_part(configuration: Configuration) -> dict[str, str]:

@@ -46,7 +46,7 @@ from solera.simulate.epochs import (
     simulated_epoch,
 )
 from solera.simulate.failures import Failures
-from solera.simulate.owners import closed_engine, closed_seed
+from solera.simulate.owners import EpochOwners, closed_engine, closed_seed
 from solera.trust.board.engine import BoardEngine
 from solera.trust.epoch import Dictionary, Epoch, SignedEpoch
 from solera.trust.epoch.selection import Selection
@@ -79,6 +79,11 @@ class Simulation(Federation):
             self._closed.append(closed_engine(self.data, configuration))
         seed = closed_seed(configuration, learner)
         return self._view(engine=self._closed[0], configuration=replace(configuration, seed=seed))
+
+    @property
+    def atoms(self) -> Any:
+        """The atoms of the epoch in which the owners' closed jobs run."""
+        return getattr(self.closed_job("").engine, "atoms", None)
 
     @property
     def attackers(self) -> IntArray:
@@ -312,6 +317,7 @@ def simulate(
         positive=positive,
         policy=rules,
         epoch=agreed_epoch and agreed_epoch.epoch,
+        owners=agreed_epoch and EpochOwners(agreed_epoch),
         secrets=agreed_epoch.secrets if agreed_epoch else (),
         selection=selection if agreed else None,
         attack=attack,

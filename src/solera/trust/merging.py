@@ -7,6 +7,7 @@ than ``min_count`` persons are five deviations away.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ class Neighbours(Cells):
         self.most = cells.most
         self.siblings = siblings
         width = self.shape[-1]
-        self.lines = np.zeros(width, dtype=np.int64) if lines is None else np.asarray(lines)
+        self.lines = (
+            np.zeros(width, dtype=np.int64) if lines is None else np.asarray(lines, dtype=np.int64)
+        )
         self.groupings = cells.size // (width * siblings)
         if self.groupings * width * siblings != cells.size or len(self.lines) != width:
             raise UsageError(f"cells of shape {self.shape} are no {siblings} siblings of lines")
@@ -98,7 +101,8 @@ class Neighbours(Cells):
         """The last cells of the groups that are told, after as few merges as will do."""
         width = self.shape[-1]
         by_line = support.reshape(self.groupings, self.siblings, width)
-        ends = _merged(by_line, self.ends, self.lines, min_count)
+        known = by_line.tobytes(), self.ends.tobytes(), self.lines.tobytes()
+        ends = _merged_once(*known, by_line.shape, min_count)
         return np.repeat(ends, self.siblings, axis=0).reshape(self.shape)
 
     def gathered(self, numbers: Array, told: BoolArray) -> Array:
@@ -134,6 +138,17 @@ def _moved(numbers: Any, place: IntArray) -> Any:
     return moved.reshape(numbers.shape)
 
 
+@lru_cache(maxsize=32)
+def _merged_once(
+    support: bytes, ends: bytes, lines: bytes, shape: tuple[int, ...], min_count: int
+) -> BoolArray:
+    """:func:`_merged` of arrays as bytes: simulated owners all work out the same."""
+    groupings, _, width = shape
+    by_line = np.frombuffer(support).reshape(shape)
+    each = np.frombuffer(ends, dtype=bool).reshape(groupings, width)
+    return _merged(by_line, each, np.frombuffer(lines, dtype=np.int64), min_count)
+
+
 def _merged(support: FloatArray, ends: BoolArray, lines: IntArray, min_count: int) -> BoolArray:
     """The last cells of told groups, groupings × cells; support is groupings × siblings × cells.
 
@@ -160,6 +175,8 @@ class _Groups:
 
     def __init__(self, support: FloatArray, alive: BoolArray) -> None:
         self.support = support
+        self.least = support.min(axis=-1)
+        """The smallest support of every group among its siblings."""
         self.alive = alive
         self.cells = np.ones(alive.shape)
         self.before, self.after = _links(alive)
@@ -174,13 +191,14 @@ class _Groups:
         if not len(self.open):
             return False
         line = self.open
-        smallest = np.where(few, self._least(line), np.inf).argmin(axis=1)
+        smallest = np.where(few, self.least[line], np.inf).argmin(axis=1)
         before, after = self.before[line, smallest], self.after[line, smallest]
         to_left = self._size_at(line, before) <= self._size_at(line, after)
         into_before = to_left & (before >= 0)
         first = np.where(into_before, before, smallest)
         last = np.where(into_before, smallest, after)
         self.support[line, last] += self.support[line, first]
+        self.least[line, last] = self.support[line, last].min(axis=-1)
         self.cells[line, last] += self.cells[line, first]
         self.alive[line, first] = False
         further = self.before[line, first]
@@ -194,16 +212,12 @@ class _Groups:
         return self.alive & ~self._too_few(np.arange(len(self.alive)), min_count)
 
     def _too_few(self, line: IntArray, min_count: int) -> BoolArray:
-        few = self._least(line) < least_support(min_count, self.cells[line])
+        few = self.least[line] < least_support(min_count, self.cells[line])
         return np.asarray(few & self.alive[line])
-
-    def _least(self, line: IntArray) -> FloatArray:
-        """The smallest support of a group among its siblings."""
-        return np.asarray(self.support[line].min(axis=-1))
 
     def _size_at(self, line: IntArray, place: IntArray) -> FloatArray:
         """The smallest support at a place of every line; without bound where there is none."""
-        at = self.support[line, np.maximum(place, 0)].min(axis=-1)
+        at = self.least[line, np.maximum(place, 0)]
         return np.where(place >= 0, at, np.inf)
 
 

@@ -14,11 +14,12 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from solera.core.accounting import Event, epsilon_of
+from solera.core.accounting import Event, accountant_of, epsilon_of
 from solera.core.clients import Client
 from solera.core.constraints import Count, Positive
 from solera.core.errors import GateRefusal, UsageError
 from solera.core.replies import map_leaves
+from solera.core.task import Task
 from solera.trust.cells import Behind
 from solera.trust.contributions import Contribution, Norm
 from solera.trust.randomness import Randomness, protecting, row_digests
@@ -31,13 +32,15 @@ _SMALL = 1e-9
 class SumNoise(TypedDict):
     """How contributions are noised: by so much, of which each of several clients adds a share.
 
-    ``clip``, where rows have to be bounded: the longest that one may be.
+    ``clip``, where rows have to be bounded: the longest that one may be. ``level``: whether all
+    that a client sends is bounded together ("client"), or what a row adds ("record").
     """
 
     mechanism: Literal["gaussian", "laplace"]
     noise: Positive
     share: Count
     clip: NotRequired[Positive]
+    level: NotRequired[Literal["client", "record"]]
 
 
 def noise_table(payload: Any) -> SumNoise | None:
@@ -95,6 +98,14 @@ def spent_by(privacy: SumNoise) -> list[Event]:
     return [Event(privacy["noise"] / math.sqrt(privacy["share"]), 1, privacy["mechanism"])]
 
 
+def spent_at_sum(task: Task, client: Client, payload: Mapping[str, Any]) -> Sequence[Event]:
+    """What a sum tells of one person in which the shares of as many others are as the ask says."""
+    privacy = {**payload["privacy"], "share": 1}
+    if task.spends is None:
+        return [Event(privacy["noise"], 1, privacy["mechanism"])]
+    return task.spends(client, {**payload, "privacy": privacy})
+
+
 class Ledger(Protocol):
     """What the noise on one data set was worth, over all jobs."""
 
@@ -121,11 +132,16 @@ class StateLedger:
         self.state[SPENT] = [*known, *(event.to_payload() for event in events)]
 
 
+def worth(events: Sequence[Event], delta: float) -> float:
+    """ε of events as drivers, ledgers and ``solera policy check`` count it alike."""
+    return epsilon_of(events, delta, accountant_of(events))
+
+
 def check_budget(
     spent: Sequence[Event], more: Sequence[Event], epsilon: float, delta: float
 ) -> None:
     """Refuse events that, with those before, are worth more than (ε, δ)."""
-    after = epsilon_of([*spent, *more], delta)
+    after = worth([*spent, *more], delta)
     if not after <= epsilon * (1 + _SMALL):
         raise GateRefusal(
             f"the privacy budget is ε = {epsilon:g} at δ = {delta:g}; after this reply it would "

@@ -35,7 +35,8 @@ PROMISE = (
     "GLM. Only noise prevents it.",
     "Nothing is told about fewer than min_count persons of all owners together, as far as it is "
     "one cell of one job. Many exact sums together can give away a person's target to somebody "
-    "who knows everybody's other columns; networks and trees do. Only noise prevents it.",
+    "who knows everybody's other columns; networks and trees do (20 boosted trees all 297 targets "
+    "of the Cleveland heart data). Only noise prevents it.",
     "Anything asked freely leaves with noise that your ledger counts, or not at all, or you say "
     '"trusted".',
 )
@@ -113,6 +114,10 @@ class Policy:
     def trusts_the_driver(self) -> bool:
         """Whether whoever asks may read rows."""
         return self.policy == "trusted"
+
+    def peers_of_noise(self, owners: int) -> int:
+        """How many others of so many owners are trusted to add their share of noise."""
+        return owners - 2 if self.honest_peers is None else self.honest_peers
 
 
 def _check_name(name: Any) -> None:

@@ -15,7 +15,7 @@ from solera.core.errors import UsageError
 from solera.learn.averaging.learner import train_and_send
 from solera.learn.averaging.multilabel import train_core
 from solera.learn.averaging.private_updates import protect_updates
-from solera.trust.noise import SPENT
+from solera.learn.closed import price_of
 from solera.trust.open_asks import numbers_of
 from solera.trust.policy import Policy
 
@@ -396,11 +396,13 @@ def test_the_noise_on_a_core_is_its_share_of_sigma_times_clip():
     assert values.std() == pytest.approx(1e3 * 1e-2 / 2, rel=0.05)
 
 
-def test_what_a_core_with_noise_spends_is_charged_to_its_owner():
+def test_what_a_core_with_noise_spends_is_priced_for_one_person():
+    """At the sum σ is of what a person may change, which is twice the clip."""
+    dp = so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0)
     fed = labelled(3, policy=Policy("noise", budget=(50.0, DELTA)))
-    several_labels(so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0), rounds=2).fit(fed)
-    spent = [Event.from_payload(event) for event in fed.states()[0][SPENT]]
-    assert spent == [Event(3.0 / (2 * math.sqrt(3)))] * 2
+    model = several_labels(dp, rounds=2).fit(fed)
+    assert price_of(several_labels(dp, rounds=2), 3).events == (Event(3.0, 2),)
+    assert model.epsilon_ == epsilon_of([Event(3.0, 2)], DELTA, "analytic")
 
 
 @pytest.mark.parametrize("kind", [so.FedPer, so.FedRep, so.Ditto])

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from tests.trust.withholding import Withholding
 
 import solera as so
-from solera.core.errors import DataError, NotEnoughReplies, UsageError
-
-pytestmark = pytest.mark.usefixtures("clients_may_withhold")
+from solera.core.errors import DataError, UsageError
 
 FAMILIES = {
     "gaussian": sm.families.Gaussian(),
@@ -133,13 +130,3 @@ def test_classes_that_are_told_apart_do_not_converge():
     fed = so.simulate(X[:, :2], (X[:, 0] > 0).astype(int), clients=3)
     with pytest.raises(so.errors.SoleraError, match=r"not converged|not finite|no estimate"):
         so.FedGLM("binomial").fit(fed)
-
-
-def test_everybody_answers_or_there_are_no_estimates():
-    """A client that may not answer would leave the estimates of other rows."""
-    X, y = table("gaussian")
-    parts = so.partitions.Explicit([[*range(8)], [*range(8, 400)]])
-    policy = Withholding(min_count=9)
-    fed = so.simulate(X[:, :3], y, clients=2, partition=parts, policy=policy)
-    with pytest.raises(NotEnoughReplies, match="fewer persons than min_count"):
-        so.FedGLM().fit(fed)

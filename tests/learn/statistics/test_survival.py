@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Schema
-
-pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 GRID = np.arange(0.25, 5.01, 0.25)
 SCHEMA = Schema(
@@ -71,28 +68,6 @@ def test_equals_statsmodels_on_the_pooled_rows(seed):
     assert len(curves.plot().axes[0].lines) == 3
 
 
-def test_counts_are_told_whole_or_there_is_no_curve():
-    """Few ends between two times are withheld; a curve of the others would be another."""
-    X, y = trial()
-    with pytest.raises(DataError, match=r"of 42 counts are withheld .*a grid of fewer times"):
-        so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), GRID)
-    X, y = trial(rows=3000)
-    coarse = [0.5, 1.0]
-    gated = so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), coarse).curves[0]
-    exact = so.learn.kaplan_meier(simulated(X, y), coarse).curves[0]
-    assert np.array_equal(gated.survival, exact.survival)
-    assert np.array_equal(gated.at_risk, exact.at_risk)
-
-
-def test_a_single_late_row_withholds_its_count_and_the_next():
-    """Row 0 is censored at 9, beyond the grid, and nobody else: all others would tell it."""
-    X, y = trial()
-    y[:, 0] = np.minimum(y[:, 0], 1.0)
-    y[0] = [9.0, 0.0]
-    with pytest.raises(DataError, match=r"2 of 6 counts .* censored rows of 'all' up to 0.5"):
-        so.learn.kaplan_meier(simulated(X, y, policy=Withholding()), [0.5, 1.0])
-
-
 def test_it_says_that_rows_set_aside_are_not_in_it():
     X, y = trial()
     fed = simulated(X, y, test=0.3)
@@ -100,8 +75,10 @@ def test_it_says_that_rows_set_aside_are_not_in_it():
     curves = so.learn.kaplan_meier(fed, GRID)
     assert rows == curves.curves[0].at_risk[0] < 600
     assert "training rows" in str(curves)
+    assert "grid: 20 times, 0.25 to 5" in str(curves)
     assert "training rows" in curves._repr_html_()
     assert curves.plot().axes[0].get_title() == f"{rows} training rows"
+    assert curves.plot().get_supxlabel() == "grid: 20 times, 0.25 to 5"
 
 
 def test_what_is_wrong_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 
 import numpy as np
@@ -87,11 +88,13 @@ def follows(text, row):
     if rest.startswith("from "):
         low, high = re.fullmatch(r"from (\w+) to (\w+).*", rest).groups()
         return low <= value <= high
-    if rest.startswith("in ("):
-        low, high = rest[4:-1].split(", ")
-        return float(low) < value <= float(high)
+    if rest.startswith(("in (", "in [")):
+        low, high = map(float, rest[4:-1].split(", "))
+        above = value > low or (rest[3] == "[" and value == low)
+        return above and (value < high or (rest[-1] == "]" and value == high))
     sign, number = rest.split(" ")
-    return value <= float(number) if sign == "≤" else value > float(number)
+    signs = {"≤": operator.le, "<": operator.lt, ">": operator.gt, "≥": operator.ge}
+    return signs[sign](value, float(number))
 
 
 def test_2000_explanations_agree_with_predict_and_with_their_own_rules(model):

@@ -11,10 +11,9 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
-from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.errors import GateRefusal, NotEnoughReplies, UsageError
 from solera.core.task import find_task
 from solera.trust.open_asks import numbers_of
-from solera.trust.policy import Policy
 
 pytest.importorskip("dp_accounting")
 rng = np.random.default_rng(0)
@@ -125,16 +124,14 @@ def test_a_level_with_noise_does_not_go_on_from_one_without():
         binned.ask("trees.histograms", ask).collect()
 
 
-def test_boosting_with_noise_leaves_until_the_budget_is_spent():
-    start = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(clients_of(3))
-    limits = Policy("noise", budget=(9.0, 1e-5))
-    local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
-    fed = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy=limits)
-    make = lambda: so.FedHistGBDT(rounds=3, max_depth=2, bins=4, dp=local)  # noqa: E731
-    model = make().fit(fed, start=start)
-    assert model.history_[-1]["epsilon"] <= 8.0
-    with pytest.raises(NotEnoughReplies, match="privacy budget"):
-        make().fit(fed, start=start)
+def test_boosting_with_noise_is_priced_as_a_whole():
+    limits = {"policy": "noise", "privacy": {"epsilon": 8.0, "delta": 1e-5}}
+    make = lambda dp: so.FedHistGBDT(rounds=3, max_depth=2, bins=4, dp=dp)  # noqa: E731
+    dp = so.DP(epsilon=8.0, delta=1e-5, level="record")
+    owners = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy=limits)
+    assert 7.9 < make(dp).fit(owners).epsilon_ <= 8.0
+    with pytest.raises(GateRefusal, match="privacy budget"):
+        make(dp.clone().set_params(epsilon=8.5)).fit(owners)
     without = so.simulate(ROWS, CLASSES, clients=3, seed=3, policy="noise")
-    with pytest.raises(NotEnoughReplies, match="no budget"):
-        make().fit(without, start=start)
+    with pytest.raises(GateRefusal, match="no budget"):
+        make(dp).fit(without)

@@ -11,7 +11,7 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
-from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.errors import GateRefusal, UsageError
 from solera.core.task import find_task
 from solera.learn.describe import Describe
 from solera.trust.contributions import Contribution, entries_of
@@ -273,30 +273,22 @@ def test_descriptions_tell_of_every_client_with_all_of_the_noise():
 # --- under the policy "noise" ---
 
 
-def test_noised_sums_leave_until_the_budget_is_spent():
-    limits = Policy("noise", budget=(2.5, 1e-4))
-    fed = clients(policy=limits)
-    local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
-    so.FedHEONN(dp=local).fit(fed)
-    with pytest.raises(NotEnoughReplies, match="privacy budget"):
-        so.FedHEONN(lam=0.5, dp=local).fit(fed)
-
-
 def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
     """Rows are clipped for it, and a tiny clip singles one out; nothing counts the noise."""
     fed = clients(policy="noise")
-    with pytest.raises(NotEnoughReplies, match="no budget"):
+    with pytest.raises(GateRefusal, match="no budget"):
         so.FedHEONN(dp=DP).fit(fed)
     so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
 
 
-def test_a_share_of_the_noise_is_counted_as_a_share():
+def test_a_share_of_the_noise_is_counted_as_a_share_where_replies_are_read():
     """Whoever knows the shares of the others can take them away."""
-    fed = clients(policy=Policy("noise", budget=(2.5, 1e-4)))
-    with pytest.raises(NotEnoughReplies, match="privacy budget"):
-        so.FedHEONN(dp=DP).fit(fed)  # a third of the variance each, read one by one
-    fed = clients(policy=Policy("noise", budget=(50.0, 1e-4)))
-    noise = so.FedHEONN(dp=DP).fit(fed).accounts_["noise"]
+    (ask,) = noised_asks("FedHEONN")
+    for budget, left in ((2.5, 0), (50.0, 1)):
+        fed = clients(policy=Policy("noise", budget=(budget, 1e-4)))
+        failed = sum(len(block.failures) for block in fed.engine.run(ask, None))
+        assert failed == (0 if left else 3)
+    noise = ask.payload["privacy"]["noise"]
     for client in range(3):
-        (event,) = fed.engine.states()[client][SPENT]
+        (event,) = fed.engine.states(ask.fit)[client][SPENT]
         assert event["noise"] == pytest.approx(noise / math.sqrt(3))

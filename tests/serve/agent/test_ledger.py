@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import solera as so
-from solera.core.accounting import Event, epsilon_of
+from solera.core.accounting import Event
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
 from solera.core.payload import decode
 from solera.learn.averaging.learner import train_and_send
+from solera.trust.noise import worth
 from solera.trust.policy import Policy
 
 for library in ("httpx", "cryptography", "dp_accounting", "torch"):
@@ -33,7 +34,7 @@ from solera.serve.agent.worker import Worker  # noqa: E402
 
 DELTA = 1e-6
 EVENT = Event(4.0)
-LIMIT = 1.05 * epsilon_of([replace(EVENT, times=12)], DELTA)
+LIMIT = 1.05 * worth([replace(EVENT, times=12)], DELTA)
 """Room for twelve or thirteen events."""
 
 
@@ -51,7 +52,7 @@ def test_events_are_composed_and_not_added_up(tmp_path):
         ledger.begin(f"job {i % 2}")
         ledger.spend(f"ask {i}", "averaging.train", [EVENT], LIMIT, DELTA)
     found = spent(tmp_path / "ledger.sqlite")
-    assert found.epsilon == epsilon_of([replace(EVENT, times=4)], DELTA)
+    assert found.epsilon == worth([replace(EVENT, times=4)], DELTA)
     assert [(job.job, job.replies) for job in found.jobs] == [("job 0", 2), ("job 1", 2)]
     assert found.epsilon < sum(job.epsilon for job in found.jobs)
     assert found.budget == LIMIT
@@ -67,10 +68,10 @@ def test_what_is_refused_is_not_put_down_and_the_same_ask_counts_once(tmp_path):
     with pytest.raises(Refusal, match="inf"):
         ledger.spend("c", "t", [Event(0.0)], LIMIT, DELTA)
     found = spent(tmp_path / "ledger.sqlite")
-    assert found.epsilon == epsilon_of([EVENT], DELTA)
+    assert found.epsilon == worth([EVENT], DELTA)
     ledger.spend("", "t", [EVENT], LIMIT, DELTA)  # nobody knows whether these are the same
     ledger.spend("", "t", [EVENT], LIMIT, DELTA)
-    assert spent(tmp_path / "ledger.sqlite").epsilon == epsilon_of([Event(4.0, 3)], DELTA)
+    assert spent(tmp_path / "ledger.sqlite").epsilon == worth([Event(4.0, 3)], DELTA)
 
 
 def spend_all(path, log, name):
@@ -113,7 +114,7 @@ def test_killed_at_any_moment_it_never_counts_less_than_left_and_refuses_after(t
     spender(path, log, "last").join()
     assert log.read_text().endswith("refused\n")
     found = spent(path)
-    assert found.epsilon <= LIMIT < epsilon_of([Event(4.0, 1 + replies_in(found))], DELTA)
+    assert found.epsilon <= LIMIT < worth([Event(4.0, 1 + replies_in(found))], DELTA)
 
 
 def test_two_jobs_at_once_spend_one_budget(tmp_path):
@@ -126,8 +127,8 @@ def test_two_jobs_at_once_spend_one_budget(tmp_path):
     assert all(lines[-1] == "refused" for lines in said)
     found = spent(path)
     assert replies_in(found) == left
-    assert found.epsilon == epsilon_of([Event(4.0, left)], DELTA)
-    assert found.epsilon <= LIMIT < epsilon_of([Event(4.0, left + 1)], DELTA)
+    assert found.epsilon == worth([Event(4.0, left)], DELTA)
+    assert found.epsilon <= LIMIT < worth([Event(4.0, left + 1)], DELTA)
 
 
 # --- at an agent's worker ---
@@ -164,7 +165,7 @@ def test_a_network_leaves_with_noise_until_the_budget_is_spent(guard):
         assert loud.kind == "refused"
         first = worker.run(asked(train(noise=20.0)), 3, {}, "job")
         assert first.kind == "replied", first.reason
-        assert first.epsilon == pytest.approx(epsilon_of([Event(10.0)], DELTA))
+        assert first.epsilon == pytest.approx(worth([Event(10.0)], DELTA))
         assert "loss" not in decode(first.reply)
         again = worker.run(asked(train(noise=20.0)), 3, {}, "job")
         assert (again.reply, again.epsilon) == (first.reply, 0.0)

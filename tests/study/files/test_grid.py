@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solera.core.errors import UsageError
+from solera.core.grids import span
 from solera.green.energy import EnergyOptions
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.study.files.grid import span
 from solera.study.files.reader import Study, parse, read
 from solera.study.files.tables import BudgetSpec, SearchSpec
 

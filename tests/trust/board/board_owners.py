@@ -111,7 +111,12 @@ class Job:
             run.__class__ = kind
         exchange = OwnerExchange(run, self.workers(index, worker))
         engine = BoardEngine(
-            exchange, like.schema, self.owners, gaps=like.gaps, names=like.client_names
+            exchange,
+            like.schema,
+            self.owners,
+            gaps=like.gaps,
+            names=like.client_names,
+            atoms=lambda: like.atoms,
         )
         configuration = self.closed.configuration
         federation = Federation(

@@ -294,9 +294,58 @@ class OtherLength(OwnerRun):
         return super().total(question, lambda: ({"terms": {"x": np.zeros(7), "rows": 1}}, b""))
 
 
+class TwoGroups(OwnerRun):
+    """Owner 0 gives another key of the board to owner 2."""
+
+    def _say(self, step: str, context: bytes, content: bytes) -> None:
+        if step == "keys":
+            sealed = decode(content)
+            other = crypto.seal(self._key_for_r(2), b"another r".ljust(32))
+            content = encode([sealed[0], other, sealed[2]])
+        super()._say(step, context, content)
+
+
+def test_owners_with_different_keys_of_the_board_post_no_sum() -> None:
+    board = MemoryBoard(4, patience=1)
+    runs = [run_of(i, board.connect(i), MemoryStore(), TEXT) for i in range(4)]
+    runs[0].__class__ = TwoGroups
+    ends = together(board, runs)
+    assert {end.why for end in ends} == {"keys: not all have the same key"}
+    assert "sum0" not in {step for step, _ in board.posts}
+
+
+def test_an_owner_that_lost_its_disk_does_not_take_its_earlier_start_for_its_own(
+    honest: Honest,
+) -> None:
+    connection = Altered(honest.board, 1)
+    connection.shown, connection.posted = honest.board.posts, []
+    with pytest.raises(RunEnded, match="start: my own start is missing"):
+        run_of(1, connection, MemoryStore(), TEXT).start()
+
+
+@pytest.mark.parametrize(
+    ("roster", "why"),
+    [
+        (keys(2), "a closed job has 3 to 64 owners"),
+        ([*keys(3), keys(3)[0]], "two owners of the epoch have the same key"),
+    ],
+)
+def test_an_epoch_of_two_owners_or_of_equal_keys_runs_nothing(roster: Any, why: str) -> None:
+    with pytest.raises(RunEnded, match=why):
+        run_of(0, MemoryBoard(4).connect(0), MemoryStore(), TEXT, keys=roster)
+
+
+class OtherResult(OwnerRun):
+    """Ends with a result that nobody else has."""
+
+    def close(self, result: bytes) -> Any:
+        return super().close(result + b"!")
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
+        (OtherResult, "end: the results differ"),
         (CopiedKey, "start: two owners have one key"),
         (ZeroKey, "start: a key is zero, or none that an owner makes"),
         (LowOrderKey, "start: a key is zero, or none that an owner makes"),
@@ -451,11 +500,31 @@ def test_digests_confirm_no_guess_of_a_result(honest: Honest) -> None:
     closed = honest.ends[0].closed
     assert closed is not None
     told = honest.board.posts["end", 0][64:]
-    guess = {"job": honest.runs[0].job, "result": closed.result}
+
+    def guess(salt: bytes) -> bytes:
+        return digest(encode({"job": honest.runs[0].job, "salt": salt, "result": closed.result}))
+
     salts = [bytes(32), b"", *(post[64:96] for post in honest.board.posts.values())]
-    assert told not in [digest(encode({**guess, "salt": salt})) for salt in salts]
-    salt = decode(closed.content)["salt"]
-    assert told == digest(encode({"job": guess["job"], "salt": salt, "result": closed.result}))
+    assert told not in map(guess, salts)
+    assert told == guess(decode(closed.content)["salt"])
+
+
+def test_the_coordinator_cannot_add_posts_up(
+    honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks of all owners cancel: bodies that were not sealed would tell it every total."""
+    words = [words_of(terms(i, 0)()[0], 4)[0] for i in range(4)]
+    total = np.add.reduce(words)
+    assert not np.array_equal(added_bodies(honest, len(total)), total)
+    monkeypatch.setattr(protocol, "seal", lambda key, content: content + bytes(16))
+    monkeypatch.setattr(protocol, "unseal", lambda key, body: body[:-16])
+    assert np.array_equal(added_bodies(Honest(), len(total)), total)
+
+
+def added_bodies(honest: Honest, size: int) -> Any:
+    """The bodies of sum 0 as the coordinator has them, after the stop flag, as words, added."""
+    bodies = [honest.board.posts["sum0", j][64:] for j in range(4)]
+    return np.add.reduce([np.frombuffer(body[1 : 1 + 8 * size], "<u8") for body in bodies])
 
 
 def test_bodies_without_masks_would_be_read_by_every_member(

@@ -24,13 +24,19 @@ draw = np.random.default_rng(1)
 X = draw.normal(size=(240, 5))
 CLASSES = (X[:, 0] + draw.normal(size=len(X)) > 0).astype(int)
 NUMBERS = X[:, 0] + draw.normal(size=len(X))
+ENDED = draw.exponential(np.exp(-X[:, 0])), draw.exponential(size=len(X))
+SURVIVAL = np.column_stack([np.minimum(*ENDED), ENDED[0] <= ENDED[1]]).astype(float)
 MLP = so.nn.mlp(5, 6, 2)
 LEARNERS = {
     "FedLinear": (so.FedLinear(rounds=6), CLASSES),
     "FedGLM": (so.FedGLM(), NUMBERS),
+    "FedCox": (so.FedCox(), SURVIVAL),
+    "FedCox of all rows": (so.FedCox(strata=None), SURVIVAL),
     "Scaffold": (so.learn.Scaffold(MLP, rounds=5), CLASSES),
     "FedRep": (so.learn.FedRep(MLP, rounds=5), CLASSES),
     "Pipeline": (so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedHEONN()), CLASSES),
+    "FedHistGBDT": (so.FedHistGBDT(rounds=3, max_depth=2), CLASSES),
+    "FedID3": (so.Pipeline(so.FedBins(3), so.FedID3(max_depth=4)), CLASSES),
 }
 
 
@@ -272,8 +278,8 @@ def test_results_are_kept_until_their_epoch_ends(tmp_path: Path) -> None:
     for job, epoch in (("one", "first"), ("two", "second")):
         store.add(job, epoch, b"")
         store.move(job, "running")
-        store.finish(job, f"hash of {job}", b"model", 1)
-    assert store.result("hash of one") == b"model"
+        store.finish(job, f"hash of {job}", b"model", b"part", 1)
+    assert store.result("hash of one") == (b"model", b"part")
     store.end_epochs_before("second")
     assert store.result("hash of one") is None
-    assert store.result("hash of two") == b"model"
+    assert store.result("hash of two") == (b"model", b"part")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from board_owners import EXACT, Job
 
@@ -23,6 +24,9 @@ SCORE = (X - X.mean(axis=0)) @ [1, 0.5, -0.3, 0, 0, 0.1]
 CLASSES = (SCORE + draw.normal(size=len(X)) > 0).astype(int)
 NUMBERS = SCORE + draw.normal(size=len(X))
 LABELS = np.column_stack([CLASSES, SCORE > 1, draw.random(len(X)) < 0.3]).astype(np.int8)
+NAMED = pd.DataFrame(X, columns=list("abcdef")).assign(
+    ward=np.repeat(["east", "west", "north", "far"], [150, 100, 67, 3]), died=CLASSES
+)
 GAPPED = np.where(draw.random(X.shape) < 0.1, np.nan, X)
 MLP = so.nn.mlp(6, 8, 2)
 GLM = so.Pipeline(so.FedScaler(), so.FedGLM("binomial"))
@@ -56,7 +60,10 @@ CASES: list[tuple[Any, Any, Any]] = [
     ),
     (so.FedScaler(), GAPPED, CLASSES),
     (so.FedImputer(), GAPPED, CLASSES),
-    (so.FedEncoder(), X, CLASSES),
+    (so.FedImputer("median"), GAPPED, CLASSES),
+    (so.FedEncoder(), NAMED, None),
+    (so.FedKMeans(3), X, None),
+    (so.Pipeline(so.FedScaler(), so.FedKMeans(2, init="atoms")), X, None),
     (GLM, X, CLASSES),
     (so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedLinear(rounds=3)), GAPPED, CLASSES),
     (so.Pipeline(so.FedScaler(), so.FedAvg(MLP, rounds=3)), X, CLASSES),
@@ -189,7 +196,7 @@ def test_evaluation_over_the_whole_test_part() -> None:
     assert found["mse"].rows == len(rows)
     assert not found.clients
     classes = owners(X, CLASSES, test=0.2)
-    loss = so.FedGLM("binomial").fit(classes).evaluate(classes)["loss"]
+    loss = so.FedGLM("binomial").fit(classes).evaluate(classes, scores=True)["log_loss"]
     rows = classes.data.segments(np.arange(4), "test").joined()
     expected = so.FedGLM("binomial").fit(classes).losses(rows.X, rows.y).mean()
     assert loss == pytest.approx(expected, rel=1e-12)
@@ -199,7 +206,7 @@ def test_personal_parts_stay_with_their_owners() -> None:
     """The result holds what all share; a model is judged with the part that its owner keeps."""
     fed = owners(X, CLASSES, test=0.2)
     model = so.learn.FedRep(MLP, rounds=4).fit(fed)
-    assert model.evaluate(fed)["loss"] > 0
+    assert model.evaluate(fed, scores=True)["log_loss"] > 0
     with pytest.raises(UsageError, match="is with their owners"):
         model.at(0)
     with pytest.raises(UsageError, match="keep nothing of this FedRep"):

@@ -19,7 +19,7 @@ from board_owners import EXACT
 import solera as so
 from solera.core.errors import SoleraError
 from solera.engines.owner import OwnerWorker
-from solera.trust.board.sums import TERMS
+from solera.trust.board.sums import SUPPORTS, TERMS
 from solera.trust.board.words import numbers_of, words_of
 from solera.trust.members import packed, symmetric
 
@@ -179,6 +179,59 @@ class OfFedAvg(Liar):
         self.read += list(within[some] / beside[some, None])
 
 
+class OfKMeans(Liar):
+    """Chooses how all rows are halved, and says that every half holds many persons.
+
+    A huge number of rows at t along one column makes that the column and t the cut, up to the next
+    edge of an atom. A half with one row of the others tells it.
+    """
+
+    def __init__(self, worker: OwnerWorker) -> None:
+        super().__init__(worker)
+        self.draw = np.random.default_rng(0)
+
+    def answer(self, question: bytes, ask: Any, aggregation: Any, **more: Any) -> Any:
+        answer = self.worker.answer(question, ask, aggregation, **more)
+        if ask.task != "kmeans.halves":
+            return answer
+        first, told = answer.first, answer.told
+        self.sums += 1
+
+        def supports() -> Any:
+            entries, state = first()
+            more = 0 if self.truthful else HUGE
+            return {SUPPORTS: {"halves": entries[SUPPORTS]["halves"] + more}}, state
+
+        def lie(supports: Any) -> Any:
+            self.posted, state = told(supports)
+            halves = self.posted[TERMS]["halves"]
+            for half in () if self.truthful else halves.reshape(-1, halves.shape[-1]):
+                column, cut = self.draw.integers(COLUMNS), 0.9 * self.draw.normal()
+                half[0] += HUGE
+                half[1 + column] += HUGE * cut
+                half[1 + COLUMNS + column] += HUGE * (cut**2 + 1)
+            return self.posted, state
+
+        def read(_: Any) -> None:
+            words, form = seen[-1]
+            rest = words - words_of(self.posted, len(PARTS))[0]
+            halves = numbers_of(rest, form, len(PARTS))[TERMS]["halves"].reshape(
+                -1, 1 + 2 * COLUMNS
+            )
+            alone = halves[np.abs(halves[:, 0] - 1) < 0.5]
+            self.read += list(alone[:, 1 : 1 + COLUMNS] + ask.payload["centre"])
+
+        answer.first, answer.told, answer.conclude = supports, lie, read
+        return answer
+
+
+def test_an_owner_that_lies_reads_rows_through_k_means() -> None:
+    """17 of the others' 225 rows in 7 chosen sums: the levels of a tree with 96 groups."""
+    liar = steered(so.FedKMeans(3, init="atoms"), OfKMeans)
+    assert liar.sums == 7
+    assert recovered(liar.read) == 17
+
+
 def test_an_owner_that_lies_reads_rows_through_a_glm() -> None:
     """8 of the others' 225 rows in 12 chosen sums: then the fit ends as one that separates."""
     liar = steered(so.FedGLM("binomial", rounds=50), OfGLM)
@@ -194,7 +247,7 @@ def test_an_owner_that_lies_reads_rows_through_fedavg() -> None:
     assert recovered(liar.read) == pytest.approx(46, abs=2)
 
 
-@pytest.mark.parametrize("liar", [OfGLM, OfFedAvg])
+@pytest.mark.parametrize("liar", [OfGLM, OfFedAvg, OfKMeans])
 def test_who_tells_the_truth_reads_no_row(
     liar: type[Liar], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,5 +257,7 @@ def test_who_tells_the_truth_reads_no_row(
     learner = so.FedGLM("binomial")
     if liar is OfFedAvg:
         learner = so.FedAvg(so.nn.mlp(COLUMNS, 32, 2), rounds=5, batch_size=None)
+    if liar is OfKMeans:
+        learner = so.FedKMeans(3, init="atoms")
     honest = steered(learner, liar)
     assert recovered(honest.read) == 0

@@ -9,6 +9,7 @@ import pytest
 from board_owners import EXACT, Job
 
 import solera as so
+from solera.core.errors import GateRefusal
 from solera.core.task import task
 from solera.learn.closed import count_all_persons
 from solera.learn.learner import Learner
@@ -237,3 +238,16 @@ def test_cells_without_anybody_do_not_pass_together() -> None:
         cells = Neighbours(Indexed(np.arange(0), (100,)))
         passed += int(cells.told(total, LEAST).any())
     assert passed == 0
+
+
+def test_a_class_of_few_persons_is_refused_by_name() -> None:
+    X, _ = rows(7)
+    y = np.array(["common", "usual", "rare"])[np.r_[np.arange(296) % 2, [2] * 4]]
+    fed = so.simulate(X, y, clients=4, seed=0, policy="sums")
+    with pytest.raises(GateRefusal, match="too few persons of all owners are of class 'rare'"):
+        so.FedHEONN().fit(fed)
+    so.FedScaler().fit(fed)
+    marks = np.column_stack([X[:, 0] > 0, np.arange(300) < 297]).astype(np.uint8)
+    several = so.simulate(X, marks, clients=4, seed=0, policy="sums")
+    with pytest.raises(GateRefusal, match="are of class 'y1'"):
+        so.FedHEONN().fit(several)

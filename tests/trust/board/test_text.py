@@ -18,7 +18,8 @@ KEY = bytes(range(32))
 
 def text(learner: Any = None, **more: Any) -> JobText:
     more = {"researcher": "R", "researcher_key": KEY, **more}
-    return JobText(more.pop("kind", "training"), learner or so.FedLinear(), **more)
+    learner = so.FedLinear() if learner is None else learner
+    return JobText(more.pop("kind", "training"), learner, **more)
 
 
 def test_a_text_is_read_as_it_was_written() -> None:
@@ -92,6 +93,9 @@ def test_arrays_state_and_code_are_refused() -> None:
         {"patience": 0},
         {"researcher_key": bytes(32)},
         {"researcher_key": b"short"},
+        {"learner": [], "training": (0,), "validation": (1,)},
+        {"learner": [so.FedGLM()], "training": (0,), "validation": (1,)},
+        {"learner": [so.FedLinear(), so.FedGLM()], "validation": ()},
     ],
 )
 def test_entries_that_mean_nothing_are_refused(wrong: Any) -> None:
@@ -103,6 +107,9 @@ def test_every_entry_is_in_the_jid() -> None:
     texts = [
         text(),
         text(so.FedLinear(rounds=51)),
+        text([so.FedLinear(), so.FedGLM()], training=(0,), validation=(1,)),
+        text([so.FedGLM(), so.FedLinear()], training=(0,), validation=(1,)),
+        text(positive="yes"),
         text(kind="statistics"),
         text(population="elderly"),
         text(columns=("a",)),

@@ -34,6 +34,7 @@ from solera.learn.averaging.models import (
 )
 from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.private_rounds import check_dp
+from solera.learn.averaging.private_updates import steps_of
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
@@ -219,6 +220,12 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
 
+    @property
+    def _noised_steps(self) -> int:
+        if self.dp is None or self.dp.rate is None:
+            return 1
+        return steps_of({"steps": self.local_steps, "epochs": self.epochs}, self.dp.rate)
+
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""
         assert self.dp is not None
@@ -339,6 +346,8 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
             return f"a loss of one's own is code; loss=None, or one of {', '.join(OUR_LOSSES)}"
         if self.optimiser not in OURS:
             return "an optimiser of PyTorch or of one's own is code; optimiser='sgd' or 'adam'"
+        if self.dp is not None and self._noised_steps > 1:
+            return "its sum is noised once a round, and so takes one step; local_steps=1"
         return super().why_not_closed()
 
     def _check_dp(self, dp: DP) -> None:

@@ -128,8 +128,10 @@ class FedLoRA(FedAvg):
         return model
 
     def why_not_closed(self) -> str | None:
-        named = isinstance(self.model, str | PathLike)
-        return None if named else "a base model is named; the folder or name of one"
+        return (
+            "its base model is read by torch, which is not in the process without rows, and no "
+            "epoch lists its shapes; so.FedAvg(so.nn.…) on columns that it made of the texts"
+        )
 
     def needs_to_load(self) -> list[str]:
         return [f"the base model {base_name(self.model)} with the digest {self.base_digest_}"]

@@ -51,11 +51,16 @@ def check_dp(learner: Any, dp: DP) -> None:
 class UpdateNoise(Noise):
     """The noise that clients add to their updates themselves (:mod:`.private_updates`)."""
 
-    def __init__(self, learner: Any, dp: DP, clients: int, steps: int) -> None:
-        super().__init__(learner, dp, clients)
+    def __init__(
+        self, learner: Any, dp: DP, clients: int, steps: int, *, closed: bool = False
+    ) -> None:
+        super().__init__(learner, dp, clients, closed=closed)
         self.steps = steps
+        self.rows: float | None = None
+        """Of a closed job, how many rows owners have in the mean."""
         self.mechanism = "gaussian"
-        self.in_every_reply = dp.level == "record" or dp.where == "local"
+        by_row = dp.level == "record" and not closed
+        self.in_every_reply = by_row or dp.where == "local"
 
     def new_accounts(self) -> dict[str, Any]:
         accounts = {**super().new_accounts(), "asked": self.asked}
@@ -65,7 +70,18 @@ class UpdateNoise(Noise):
 
     @property
     def table(self) -> Privacy:
-        return privacy_table(self.dp, self.learner.accounts_)
+        table = privacy_table(self.dp, self.learner.accounts_)
+        if self.peers is None:
+            return table
+        if self.dp.level == "record":
+            assert self.rows is not None
+            return {**table, "rows": self.rows}
+        below = table["below"]
+        return {
+            **table,
+            "noise": 2 * table["noise"],
+            "below": None if below is None else 2 * below,
+        }
 
     def takes(self, task: Task) -> bool:
         return bool(task.name == self.learner.update.name)

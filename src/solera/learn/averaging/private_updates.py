@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ class Privacy(TypedDict):
     ``noise`` is σ and ``clip`` C. For the level "client" the deviation is σC/√share, where so many
     clients add a ``share`` each; ``below``, if it is there, that of the noise on whether the update
     was shorter than C. For "record" the gradients of rows are clipped and noised, ``rate`` of the
-    rows in every step.
+    rows in every step; in a closed job every owner divides by ``rows``, the mean number of them.
     """
 
     level: Literal["client", "record"]
@@ -33,6 +33,7 @@ class Privacy(TypedDict):
     share: Count
     below: Positive | None
     rate: PositiveFraction | None
+    rows: NotRequired[Positive]
 
 
 def protect_updates(
@@ -80,7 +81,8 @@ def spent_by_reply(client: Client, ask: Any) -> list[Event]:
         raise Refusal(f"its table `privacy`: {error}") from None
     if privacy["level"] == "record":
         rate = privacy["rate"] or 1.0
-        return [Event(privacy["noise"], steps_of(ask["training"], rate), rate=rate)]
+        noise = privacy["noise"] / math.sqrt(privacy["share"])
+        return [Event(noise, steps_of(ask["training"], rate), rate=rate)]
     share = math.sqrt(privacy["share"])
     spent = [Event(privacy["noise"] / (2 * share))]
     if privacy["below"] is not None:

@@ -17,7 +17,7 @@ from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.learn.averaging.base import Averaging, Entries
 from solera.learn.averaging.private_rounds import UpdateNoise, next_clip, selector_of
-from solera.learn.averaging.private_updates import steps_of
+from solera.learn.closed import is_closed, persons_in
 from solera.privacy.dp.mechanism import DP
 
 UNTRAINED = "this client took no part in training, and has no model"
@@ -96,16 +96,25 @@ class UpdateAveraging(Averaging, abstract=True):
     def chooser(self) -> Selector | None:
         return selector_of(self.dp, self.select)
 
-    def _noise(self, clients: int) -> UpdateNoise:
+    def noise_among(self, clients: int, *, closed: bool = False) -> UpdateNoise:
         assert self.dp is not None
-        steps = 1 if self.dp.rate is None else steps_of(self._training(0), self.dp.rate)
-        return UpdateNoise(self, self.dp, clients, steps)
+        return UpdateNoise(self, self.dp, clients, self._noised_steps, closed=closed).opened(
+            self.rounds
+        )
+
+    @property
+    def _noised_steps(self) -> int:
+        """Steps of a round, each of which is noised, where gradients of rows are."""
+        return 1
 
     def with_noise(self, federation: Federation) -> Federation:
         if self.dp is None:
             return federation
         self._check_private()
-        return federation.noised(self._noise(len(federation)).opened(self.rounds))
+        noise = self.noise_among(len(federation), closed=is_closed(federation))
+        if is_closed(federation):
+            noise.rows = float(persons_in(federation)["train"] / len(federation))
+        return federation.noised(noise)
 
     def _check_private(self) -> None:
         """Raise :class:`UsageError` for a network that noise cannot make private."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from threadpoolctl import threadpool_limits
 
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
@@ -15,16 +16,21 @@ from solera.core.federation import Federation
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Learner
+from solera.learn.closed import as_job, check_jobs, count_all_persons, elsewhere, is_closed
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
-from solera.learn.cluster.tasks import assign, cost, silhouette, steps
+from solera.learn.cluster.partition import partition
+from solera.learn.cluster.tasks import assign, cost, inertia, silhouette, steps
+from solera.learn.preprocess.atom_counts import prepared_edges
 from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP
 from solera.simulate.simulation import simulate
+from solera.trust.board.engine import NotClosed
 
-Init = Literal["k-means||", "k-means++", "random"]
+Init = Literal["k-means||", "atoms", "k-means++", "random"]
 _SEEDINGS = {
     "k-means||": seeding.parallel,
+    "atoms": seeding.from_groups,
     "k-means++": seeding.plus_plus,
     "random": seeding.random_start,
 }
@@ -42,6 +48,12 @@ class FedKMeans(Learner):
     for every cluster. A cluster without rows keeps its centroid. With one epoch, whole batches,
     both rates 1 and all clients this is Lloyd's algorithm on all rows.
 
+    In a closed job nothing is told of a cluster, whose rows change from round to round by a few:
+    sums tell the groups of a k-d partition, each of at least ``min_count`` persons, and k-means
+    over their means needs no further sum (:mod:`solera.learn.cluster.partition`). ``rounds``,
+    ``tolerance`` and ``server_rate`` then mean nothing, ``counts_`` are the rows of whole groups,
+    and ``inertia_`` is that of all rows.
+
     Parameters
     ----------
     k: number of clusters.
@@ -49,7 +61,9 @@ class FedKMeans(Learner):
     per_round: clients per round, as a number or, below 1, as a fraction C; all by default.
     epochs, batch_size: passes of a client over its rows, and rows per step (None: all of them).
     server_rate, client_rate: the steps α and β towards new centroids, above 0 and at most 1.
-    init: ``"k-means||"``, ``"k-means++"`` at the clients, ``"random"``, or k centroids.
+    init: ``"k-means||"``, ``"atoms"`` (the groups of a k-d partition, from sums alone),
+        ``"k-means++"`` at the clients, ``"random"``, or k centroids. A closed job takes
+        ``"atoms"`` in the place of ``"k-means||"``, and says so.
     tolerance: stop when no centroid moves farther in a round.
     select: which clients take part; :class:`Uniform` by default.
     dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and
@@ -61,12 +75,7 @@ class FedKMeans(Learner):
     centroids_: the centroids, k × columns.
     inertia_: Σ d² of all rows of all clients to their nearest centroids.
     counts_: rows of each cluster.
-
-    Where a cluster of few persons is absent from a total, centroids, ``counts_`` and ``inertia_``
-    are of the rows that are told.
     """
-
-    closed_job = "clusters are cells that data made, which wait for the next version"
 
     centroids_: FloatArray
     inertia_: float
@@ -124,7 +133,17 @@ class FedKMeans(Learner):
         if self.per_round is not None:
             raise UsageError.of(self, "per_round", self.per_round, "must be None with dp=")
 
+    def why_not_closed(self) -> str | None:
+        if self._task is not assign:
+            return "steps over batches are no sums; leave epochs=, batch_size=, client_rate= out"
+        if isinstance(self.init, str) and self.init == "k-means++":
+            return "k-means++ starts from single rows; init='atoms' starts from sums"
+        return None
+
     def train(self, federation: Federation) -> None:
+        if is_closed(federation) and self.dp is None:
+            self._train_on_groups(federation)
+            return
         order = self._order()
         self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
@@ -148,13 +167,34 @@ class FedKMeans(Learner):
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         if self.dp is not None:  # nobody is told the inertia
             return
-        replies = federation.ask(cost, {"centroids": self.centroids_})
-        final = replies.fold(Sum())
+        final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         if final["counts"].sum() < self.k:
-            told = "told" if replies.absent else "there"
-            hint = f"{final['counts'].sum()} rows are {told}"
+            hint = f"{final['counts'].sum()} rows are there"
             raise DataError(f"FedKMeans(k={self.k}): more clusters than rows", hint=hint)
         self.inertia_, self.counts_ = float(final["inertia"].sum()), final["counts"]
+
+    def _train_on_groups(self, federation: Federation) -> None:
+        """Lloyd's algorithm over the means of groups of rows, which are told once."""
+        rows, means = partition(federation, self.k, prepared_edges(federation, self.schema_))
+        if len(rows) < self.k:
+            raise DataError(
+                f"FedKMeans(k={self.k}): the rows of all owners fall into {len(rows)} groups of "
+                "enough persons",
+                hint=f"k={len(rows)}, or more rows",
+            )
+        start: Any = "k-means++"
+        if self._start is not None or not isinstance(self.init, str) or self.init == "random":
+            start = self._centroids_to_start(federation)
+        elif self.init == "k-means||":
+            self.remark("a closed job starts from sums of groups of rows: init='atoms'")
+        with threadpool_limits(1):  # sums in one order
+            self.centroids_ = seeding.reduced(federation, means, rows, self.k, start)
+        label, _ = nearest(means, self.centroids_)
+        self.counts_ = np.bincount(label, weights=rows, minlength=self.k).astype(np.int64)
+        for r in self.each_round(federation, rounds=1):
+            total = r.ask(inertia, {"centroids": self.centroids_}).fold(Sum())
+            self.inertia_ = float(total["inertia"])
+            r.log(loss=self.inertia_ / int(total["rows"]))
 
     def _centroids_to_start(self, federation: Federation) -> FloatArray:
         if self._start is None:
@@ -220,6 +260,12 @@ class FedKMeans(Learner):
             raise UsageError("a silhouette needs at least two clusters")
         if not isinstance(federation, Federation):
             federation = simulate(self.check_rows(federation), clients=1)
+        federation = as_job(self, federation)
+        if is_closed(federation):
+            if elsewhere(federation) is not None:
+                raise NotClosed("silhouette(federation): over a network it is no job yet")
+            check_jobs(federation, "evaluation")
+            count_all_persons(federation)
         with federation.announced(self):
             total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
         return float(total["total"] / total["rows"])
@@ -233,8 +279,11 @@ class FedKMeans(Learner):
 
     def _first_centroids(self, federation: Federation) -> FloatArray:
         if isinstance(self.init, str):
-            if federation.secure is not None and self.init != "random":
-                rule = "looks at single clients; a secure federation takes 'random' or k centroids"
+            if federation.secure is not None and self.init not in ("atoms", "random"):
+                rule = (
+                    "looks at single clients; a secure federation takes 'atoms', 'random' or k "
+                    "centroids"
+                )
                 raise UsageError.of(self, "init", self.init, rule)
             return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)

@@ -20,6 +20,7 @@ from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
 from solera.learn.cluster.assignment import as_rows, nearest
+from solera.learn.cluster.partition import partition
 from solera.learn.cluster.tasks import cost
 from solera.learn.preprocess.moments import (
     pooled_means,
@@ -39,12 +40,18 @@ def random_start(federation: Federation, k: int) -> FloatArray:
     return start
 
 
+def from_groups(federation: Federation, k: int) -> FloatArray:
+    """k-means over the groups of a k-d partition."""
+    rows, means = partition(federation, k)
+    return reduced(federation, means, rows, k)
+
+
 def plus_plus(federation: Federation, k: int) -> FloatArray:
     """k-means++ at every client (Arthur & Vassilvitskii 2007), then k-means of their choices."""
     replies = federation.ask(local_seeds, {"k": k}).fold(Collect()).values()
     points = np.concatenate([_means(reply) for reply in replies])
     weights = np.concatenate([reply["rows"] for reply in replies])
-    return _reduced(federation, points, weights, k)
+    return reduced(federation, points, weights, k)
 
 
 def parallel(federation: Federation, k: int) -> FloatArray:
@@ -63,10 +70,12 @@ def parallel(federation: Federation, k: int) -> FloatArray:
         replies = federation.ask(draw_candidates, order, round=round).fold(Collect()).values()
         candidates = np.concatenate([candidates, *(_means(reply) for reply in replies)])
     weights = federation.ask(cost, {"centroids": candidates}, round=_ROUNDS).fold(Sum())["counts"]
-    return _reduced(federation, candidates, weights, k)
+    return reduced(federation, candidates, weights, k)
 
 
-def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -> FloatArray:
+def reduced(
+    federation: Federation, points: FloatArray, weights: Any, k: int, start: Any = "k-means++"
+) -> FloatArray:
     """k centroids of weighted points; where there are too few, the rest is drawn at random."""
     kept = weights > 0
     points, weights = points[kept], weights[kept]
@@ -76,8 +85,10 @@ def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -
     from sklearn.cluster import KMeans
 
     seed = int(rng.generator(federation.seed, "kmeans.reduce").integers(2**31))
-    reduced = KMeans(k, n_init=10, random_state=seed).fit(points, sample_weight=weights)
-    return np.asarray(reduced.cluster_centers_, dtype=np.float64)
+    runs = 10 if isinstance(start, str) else 1
+    model = KMeans(k, init=start, n_init=runs, random_state=seed)
+    centroids = model.fit(points, sample_weight=weights).cluster_centers_
+    return np.asarray(centroids, dtype=np.float64)
 
 
 def _means(reply: Mapping[str, Any]) -> FloatArray:

@@ -59,6 +59,13 @@ def cost(client: Client, ask: Any) -> dict[str, Contribution]:
     return {"counts": count_by(label, k), "inertia": sum_by(label, squared, k)}
 
 
+@task("kmeans.inertia", many=True)
+def inertia(client: Client, ask: Any) -> dict[str, Contribution]:
+    """Σ d² of all rows, and how many they are."""
+    _, squared = _nearest(client, ask)
+    return {"rows": count_by(None), "inertia": sum_by(None, squared)}
+
+
 def _nearest(client: Client, ask: Any) -> tuple[IntArray, FloatArray]:
     """The nearest centroid of every row and d², unless a value is missing or infinite.
 

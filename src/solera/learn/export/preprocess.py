@@ -41,12 +41,17 @@ def _encoder(step: FedEncoder, graph: Graph, X: str) -> str:
         inside = graph("And", graph("GreaterOrEqual", X, 0.0), graph("Less", X, sizes * 1.0))
         codes = graph("Where", inside, graph("Floor", X), np.nan)
         return graph("Where", categorical, codes, X)
-    marked = [range(1) if codes is None else codes for codes in map(step.marked, features)]
-    source = np.repeat(np.arange(len(features)), [len(codes) for codes in marked])
-    code = np.concatenate(marked)
+    itself = [np.zeros(1, dtype=np.int64)]
+    marked = [step.marked(j) or [] if categorical[j] else itself for j in range(len(features))]
+    source = np.repeat(np.arange(len(features)), [len(some) for some in marked])
     values = graph("Gather", X, source, axis=1)
-    holds = graph.cast(graph("Equal", graph("Floor", values), code * 1.0), np.float64)
-    return graph("Where", categorical[source], holds, values)
+    whole, holds = graph("Floor", values), ""
+    members = [some for of_column in marked for some in of_column]
+    for place in range(max(map(len, members))):
+        code = np.array([some[min(place, len(some) - 1)] for some in members])
+        equal = graph("Equal", whole, code * 1.0)
+        holds = graph("Or", holds, equal) if holds else equal
+    return graph("Where", categorical[source], graph.cast(holds, np.float64), values)
 
 
 @add_transformer.register

@@ -88,7 +88,13 @@ def _encoder(learner: FedEncoder) -> Any:
     for j, feature in enumerate(features):
         codes = [np.arange(len(feature.categories), dtype=np.float64)]
         step: Any = "passthrough"
-        if learner.marked(feature) is not None:
+        if (marked := learner.marked(j)) is not None:
+            if any(len(some) > 1 for some in marked):
+                raise UsageError(
+                    f"rare categories of {feature.name!r} share a column, which the encoder of "
+                    "scikit-learn does not know",
+                    hint="make them one category in the dictionary, or model.export(…) writes ONNX",
+                )
             drop = "first" if learner.kind == "dummy" else None
             step = OneHotEncoder(
                 categories=codes, drop=drop, handle_unknown="ignore", sparse_output=False

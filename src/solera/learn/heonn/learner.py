@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solera.core.aggregation import Aggregation, ByFold, Sum
+from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.errors import DataError, UsageError
@@ -38,7 +38,6 @@ from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.private import largest_eigenvalue, positive
 from solera.learn.heonn.statistics import check_labels, with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
-from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.he.ciphertexts import Encrypted
 from solera.privacy.he.sums import EncryptedSum
@@ -314,15 +313,7 @@ class FedHEONN(Additive):
             fields["squares"] = SumOf([members, 1, outputs])
         else:
             fields["moments"] = EncryptedSum(self.agreed_["fingerprint"])
-        schema, patches = self.schema_, vars(self).get("patches_")
-        named = schema.classes if schema.target == "classes" else schema.label_names
-        seen = None if patches is None else with_bias(patches)
-        return WholeFields(fields, self._column_names(), [str(name) for name in named], seen)
-
-    def _column_names(self) -> list[str]:
-        if self.features is not None:
-            return ["bias", *(f"hidden feature {i}" for i in range(self.hidden))]
-        return ["bias", *(feature.name for feature in self.schema_.features)]
+        return Fields(fields)
 
     def _ask(
         self, federation: Federation, clients: ArrayLike | None, aggregation: Aggregation

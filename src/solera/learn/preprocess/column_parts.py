@@ -29,6 +29,7 @@ class FedSelect(Transformer):
     columns of that kind.
     """
 
+    keeps_atoms = True
     chosen_: IntArray
 
     def __init__(self, columns: Columns) -> None:

@@ -10,14 +10,16 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.schema import Feature, Kind, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.closed import is_closed
-from solera.learn.conditions import Condition
+from solera.learn.conditions import Condition, edge_text
+from solera.learn.preprocess.atom_bins import atom_bins, category_atoms
+from solera.learn.preprocess.atom_counts import counts_by_atom, means_between
 from solera.learn.preprocess.moments import (
     pooled_means,
     pooled_moments,
@@ -29,7 +31,6 @@ from solera.learn.preprocess.quantiles import (
     quantiles,
 )
 from solera.privacy.dp.mechanism import DP
-from solera.trust.board.engine import NotClosed
 from solera.trust.constructors import count_by
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
@@ -72,7 +73,9 @@ class FedScaler(Transformer):
 class FedImputer(Transformer):
     """Fill missing values: numeric columns with their mean or median, others with the commonest.
 
-    A column in which no client has a value is filled with 0.
+    A column in which no client has a value is filled with 0. In a closed job the mean of the values
+    between two edges of atoms, in which the median lies, stands for it; where counts of categories
+    carry noise, a warning says so.
     """
 
     allows_sparse = False
@@ -82,47 +85,37 @@ class FedImputer(Transformer):
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
 
-    def why_not_closed(self) -> str | None:
-        median = "a median needs counts by value, which wait for the next version; FedImputer()"
-        return median if self.strategy == "median" else None
-
     def train(self, federation: Federation) -> None:
-        sizes = self._counted(federation)
+        sizes = [len(feature.categories) for feature in self.schema_.features]
         if self.strategy == "mean":
             fill = pooled_means(federation, self.schema_)
+        elif is_closed(federation):
+            middle = [one.between(0.5) for one in counts_by_atom(federation, self.schema_)]
+            fill = means_between(federation, middle)
         else:
-            fill = quantiles(federation, 0.5, self.schema_.width, schema=self.schema_)[:, 0]
+            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
         if any(sizes):
             fill = np.where(np.array(sizes) > 0, self._commonest(federation, sizes), fill)
         self.fill_ = np.nan_to_num(fill)
 
     def _commonest(self, federation: Federation, sizes: list[int]) -> FloatArray:
         """The code of the category that most rows have, of every column that has categories."""
-        replies = federation.ask(count_categories, {"sizes": sizes})
+        ask: dict[str, Any] = {"sizes": sizes}
+        if is_closed(federation):
+            ask["gaps"] = [feature.name in federation.gaps for feature in self.schema_.features]
+        replies = federation.ask(count_categories, ask)
         commonest = np.zeros(len(sizes))
         untold = np.zeros(len(sizes), dtype=bool)
         for column, rows in replies.fold(Sum()).items():
-            commonest[int(column)] = np.argmax(rows)
-            untold[int(column)] = column in replies.absent and not rows.any()
+            j = int(column)
+            commonest[j] = np.argmax(rows[: sizes[j]])
+            untold[j] = column in replies.absent
         refuse_untold(self.schema_, untold, coded=True)
+        if replies.noised:
+            names = [self.schema_.features[int(column)].name for column in sorted(replies.noised)]
+            which = ", ".join(names)
+            self.remark(f"the commonest category of {which} is of counts with noise (± 3)")
         return commonest
-
-    def _counted(self, federation: Federation) -> list[int]:
-        """How many categories are counted of every column; in a closed job none.
-
-        There a column of categories that misses none, by the dictionary, needs no filling.
-        """
-        sizes = [len(feature.categories) for feature in self.schema_.features]
-        if not is_closed(federation):
-            return sizes
-        coded = [feature.name for feature in self.schema_.features if feature.is_coded]
-        if gapped := [name for name in coded if name in federation.gaps]:
-            raise NotClosed(
-                f"FedImputer: the commonest category of {', '.join(gapped)} needs counts by cell, "
-                "which wait for the next version",
-                hint="a category for what is missing, in the dictionary; or the policy 'trusted'",
-            )
-        return [0] * len(sizes)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -136,13 +129,19 @@ class FedImputer(Transformer):
 
 @task("preprocess.count_categories", many=True, version=2)
 def count_categories(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows of each category of each categorical column, by the number of the column."""
+    """Rows of each category of each categorical column, by the number of the column.
+
+    With ``gaps``, rows that miss one are in a cell of their own; ``atoms`` take the place of
+    categories.
+    """
     counts = {}
     for j, size in enumerate(ask["sizes"]):
         if size:
-            column = client.data.X[:, j]
-            codes = np.where(np.isfinite(column), column, -1).astype(np.int64)
-            counts[str(j)] = count_by(codes, size)
+            column, gap = client.data.X[:, j], "gaps" in ask and ask["gaps"][j]
+            known = np.isfinite(column)
+            codes = np.where(known, column, 0).astype(np.int64)
+            cells = ask["atoms"][j][codes] if "atoms" in ask else codes
+            counts[str(j)] = count_by(np.where(known, cells, size if gap else -1), size + gap)
     return counts
 
 
@@ -163,21 +162,34 @@ class FedEncoder(Transformer):
     "ordinal", NaN. "dummy" leaves out the first category, which the others are compared with:
     beside the intercept of a statistical model it would tell nothing. "ordinal" codes are numbers
     to whoever comes next, for categories whose order counts and for trees.
+
+    In a closed job the sum of a 0/1 column is an exact count: categories that are one atom of the
+    epoch, because few persons have them, have one column together, named "ward=a or b".
     """
 
     allows_sparse = False
+    atoms_: list[IntArray] | None = None
+    """The atom of every category of each column, where a closed job was fitted."""
 
     def __init__(self, kind: Literal["onehot", "dummy", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
-    def marked(self, feature: Feature) -> range | None:
-        """The codes that get a column each; None for a column that stays one."""
+    def marked(self, j: int) -> list[IntArray] | None:
+        """The codes of every column made of column j; None for one that stays."""
+        feature = self.schema_.features[j]
         if feature.kind != "categorical" or self.kind == "ordinal":
             return None
-        return range(int(self.kind == "dummy"), len(feature.categories))
+        atoms = np.arange(len(feature.categories)) if self.atoms_ is None else self.atoms_[j]
+        codes = [np.flatnonzero(atoms == atom) for atom in range(atoms.max(initial=-1) + 1)]
+        return codes[int(self.kind == "dummy") :]
 
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
+        if is_closed(federation) and self.kind != "ordinal":
+            self.atoms_ = [
+                category_atoms(federation, feature) if feature.is_coded else np.empty(0, np.int64)
+                for feature in self.schema_.features
+            ]
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -190,33 +202,44 @@ class FedEncoder(Transformer):
             column = X[:, j]
             if agreed.kind == "categorical":
                 column = _recode(column, own.categories, agreed.categories)
-            codes = self.marked(agreed)
-            columns.append(column[:, None] if codes is None else column[:, None] == np.array(codes))
-        return np.concatenate(columns, axis=1).astype(X.dtype if X.dtype.kind == "f" else float)
+            codes = self.marked(j)
+            if codes is None:
+                columns.append(column)
+            else:
+                columns += [np.isin(column, some) for some in codes]
+        kind = X.dtype if X.dtype.kind == "f" else float
+        return np.stack(columns, axis=1).astype(kind) if columns else np.empty((len(X), 0), kind)
 
     def condition_before(self, condition: Condition) -> Condition:
         """A mark of a category is that category, or any other or none."""
-        marks: list[tuple[int, int | None]] = []
-        for j, feature in enumerate(self.schema_.features):
-            codes = self.marked(feature)
-            marks += [(j, None)] if codes is None else [(j, code) for code in codes]
-        j, code = marks[condition.column]
+        marks: list[tuple[int, IntArray | None]] = []
+        for j in range(self.schema_.width):
+            codes = self.marked(j)
+            marks += [(j, None)] if codes is None else [(j, some) for some in codes]
+        j, some = marks[condition.column]
         feature = self.schema_.features[j]
-        if code is None:
+        if some is None:
             return Condition.on(feature, j, condition.lower, condition.upper, condition.missing)
+        code = int(some[0])
+        if len(some) > 1:
+            code, feature = 0, replace(feature, categories=(_joined(feature, some),))
         marked = Condition.on(feature, j, code - 1, code, missing=False)
         return replace(marked, negated=not condition.holds(1.0))
 
     def transform_schema(self, schema: Schema) -> Schema:
         features: list[Feature] = []
-        for feature in self.schema_.features:
-            codes = self.marked(feature)
+        for j, feature in enumerate(self.schema_.features):
+            codes = self.marked(j)
             if codes is not None:
-                features += [Feature(f"{feature.name}={feature.categories[c]}") for c in codes]
+                features += [Feature(f"{feature.name}={_joined(feature, some)}") for some in codes]
             else:
                 kind: Kind = "date" if feature.kind == "date" else "numeric"
                 features.append(replace(feature, kind=kind))
         return replace(schema, features=tuple(features))
+
+
+def _joined(feature: Feature, codes: IntArray) -> str:
+    return " or ".join(feature.categories[code] for code in codes)
 
 
 def _recode(column: FloatArray, own: tuple[str, ...], agreed: tuple[str, ...]) -> FloatArray:
@@ -231,14 +254,15 @@ class FedBins(Transformer):
     """Numeric columns cut at their quantiles over all clients into categorical ones.
 
     ``bins`` intervals of about the same number of rows each; fewer where values repeat. A value x
-    falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
+    falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing. In a closed job
+    intervals are unions of the epoch's atoms.
 
     ``dp``: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"``: counts
     of values are noised, and edges lie near the quantiles.
     """
 
     allows_sparse = False
-    closed_job = "quantiles need counts by value, which wait for the next version; so.FedScaler()"
+    keeps_atoms = True
     edges_: list[FloatArray]
 
     def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
@@ -248,10 +272,16 @@ class FedBins(Transformer):
     def noised_asks(self) -> int:
         return NOISED_ASKS
 
+    @property
+    def cuts_at_atoms(self) -> bool:
+        return self.dp is None
+
     def train(self, federation: Federation) -> None:
         levels, width = np.arange(1, self.bins) / self.bins, self.schema_.width
-        if self.dp is None:
-            edges = quantiles(federation, levels, width, schema=self.schema_)
+        if is_closed(federation) and self.dp is None:
+            edges: Any = atom_bins(federation, self.schema_, self.bins)
+        elif self.dp is None:
+            edges = quantiles(federation, levels, width)
         else:
             edges = noised_quantiles(federation, levels, width)
         self.edges_ = [
@@ -278,6 +308,13 @@ class FedBins(Transformer):
         low, high = bounds[ends].tolist()
         return Condition.on(feature, j, low, high, condition.missing)
 
+    def planned_schema(self, schema: Schema) -> Schema:
+        """As many bins of every column as there may be."""
+        planned = self.clone()
+        planned.schema_ = schema
+        planned.edges_ = [np.arange(1.0, self.bins)] * schema.width
+        return planned.transform_schema(schema)
+
     def transform_schema(self, schema: Schema) -> Schema:
         features = [
             f if f.is_coded else Feature(f.name, "categorical", _intervals(f, edges))
@@ -287,8 +324,11 @@ class FedBins(Transformer):
 
 
 def _intervals(feature: Feature, edges: FloatArray) -> tuple[str, ...]:
-    texts = [feature.text(edge) for edge in edges]
-    if len({*texts}) < len(texts):  # some are too near each other
-        texts = [repr(edge) for edge in edges.tolist()]
-    ends = ["-∞", *texts, "∞"]
-    return tuple(f"({low}, {high}]" for low, high in pairwise(ends))
+    texts = [edge_text(feature, edge) for edge in edges.tolist()]
+    if len({text for text, _ in texts}) < len(texts):  # some are too near each other
+        texts = [(repr(edge), False) for edge in edges.tolist()]
+    ends = [("-∞", False), *texts, ("∞", False)]
+    return tuple(
+        f"{'[' if from_low else '('}{low}, {high}{')' if below_high else ']'}"
+        for (low, from_low), (high, below_high) in pairwise(ends)
+    )

@@ -56,7 +56,7 @@ def _of_sparse(X: Any, ask: Any) -> dict[str, Any]:
 def pooled_means(federation: Federation, schema: Schema | None = None) -> FloatArray:
     """The mean of the known values of every column that clients tell; 0 where nobody has one.
 
-    With a schema, a column of numbers that nobody tells anything of is an error that names it.
+    With a schema, a column of numbers of which nothing is told is an error that names it.
     """
     total = _ask_sums(federation, None, schema)
     return np.asarray(total["sum"] / np.maximum(total["rows"], 1))
@@ -98,7 +98,7 @@ def refuse_untold(schema: Schema, untold: BoolArray, *, coded: bool = False) -> 
     names = [f.name for f, nothing in columns if nothing and f.is_coded == coded]
     if names:
         raise DataError(
-            f"nothing is told of {', '.join(names)}: every client withholds it, with fewer "
-            "values than its policy's min_count",
+            f"nothing is told of {', '.join(names)}: fewer than min_count persons of all owners "
+            "together are behind it",
             hint="leave such columns out (so.FedSelect)",
         )

@@ -63,6 +63,8 @@ class Pipeline(Predictor):
         ]
 
     def parameters_of_output(self, schema: Schema) -> int:
+        if self.learners[-1].privacy is not None:
+            return 0
         for step in self.learners[:-1]:
             assert isinstance(step, Transformer)
             schema = step.planned_schema(schema)
@@ -140,6 +142,21 @@ class Pipeline(Predictor):
     @property
     def sends_updates(self) -> bool:
         return any(step.sends_updates for step in self.learners)
+
+    @property
+    def cuts_at_atoms(self) -> bool:
+        return any(step.cuts_at_atoms for step in self.learners)
+
+    def why_not_closed(self) -> str | None:
+        for i, step in enumerate(self.learners):
+            changing = [s for s in self.learners[:i] if not getattr(s, "keeps_atoms", False)]
+            if step.cuts_at_atoms and changing:
+                name, before = type(step).__name__, type(changing[0]).__name__
+                return (
+                    f"{name} cuts columns between the epoch's atoms, and {before} changes their "
+                    f"values before; leave {before} out, so.Pipeline(so.FedBins(), …, so.{name}())"
+                )
+        return super().why_not_closed()
 
     @property
     def needs_exact_training(self) -> bool:

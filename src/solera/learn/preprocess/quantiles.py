@@ -2,13 +2,12 @@
 
 Clients count how many values lie between given edges; the counts are summed, the edges around each
 quantile are drawn closer, and after a few rounds its place is known to a millionth of its size. The
-sums can be masked or noised like any others. Where clients withhold counts of few rows, edges are
-moved until the rows that are told are spread evenly between them.
+sums can be masked or noised like any others. In a closed job quantiles lie between edges of atoms
+(:mod:`.atom_counts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,7 @@ from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema
 from solera.core.task import task
-from solera.learn.preprocess.moments import refuse_untold
 from solera.learn.rows import dense
 from solera.trust.cells import intervals
 from solera.trust.constructors import count_by
@@ -50,14 +47,10 @@ def count(client: Client, ask: Any) -> dict[str, Counts]:
 
 @dataclass(frozen=True)
 class ColumnCounts:
-    """Values of every column between edges, columns × (edges + 1), of all clients that told them.
-
-    ``withheld``: how many clients withhold each.
-    """
+    """Values of every column between edges, columns × (edges + 1)."""
 
     edges: FloatArray
     cells: IntArray
-    withheld: IntArray
 
     @property
     def below(self) -> IntArray:
@@ -68,17 +61,6 @@ class ColumnCounts:
     def rows(self) -> IntArray:
         """Values of every column."""
         return np.asarray(self.cells.sum(axis=1))
-
-    def shares(self, rows: IntArray) -> FloatArray:
-        """The share of each column's values up to each edge, where there are so many.
-
-        Those that are not told are taken to be in the cells that are withheld, as many for each
-        client.
-        """
-        lost = (rows - self.rows) / np.maximum(self.withheld.sum(axis=1), 1)
-        filled = self.cells + lost[:, None] * self.withheld
-        total = np.maximum(filled.sum(axis=1, keepdims=True), 1)
-        return np.asarray(np.cumsum(filled, axis=1)[:, :-1] / total)
 
 
 def first_counts(federation: Federation, columns: int) -> ColumnCounts:
@@ -93,9 +75,8 @@ def first_counts(federation: Federation, columns: int) -> ColumnCounts:
 def _counted(federation: Federation, edges: FloatArray, round: int) -> ColumnCounts:
     """What clients count between edges, which only rounding puts out of order."""
     edges = np.maximum.accumulate(np.where(np.isfinite(edges), edges, 0.0), axis=1)
-    replies = federation.ask(count, {"edges": edges}, round=round)
-    cells = replies.fold(Sum())["cells"]
-    return ColumnCounts(edges, cells, replies.absent.get("cells", np.zeros_like(cells)))
+    cells = federation.ask(count, {"edges": edges}, round=round).fold(Sum())["cells"]
+    return ColumnCounts(edges, cells)
 
 
 def _without_mere_noise(counts: ColumnCounts, privacy: SumNoise, clients: int) -> ColumnCounts:
@@ -119,7 +100,6 @@ def quantiles(
     rounds: int = ROUNDS,
     first: ColumnCounts | None = None,
     only: BoolArray | None = None,
-    schema: Schema | None = None,
 ) -> FloatArray:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
@@ -129,33 +109,23 @@ def quantiles(
     for their quantiles means nothing.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
-    without a known value give NaN. Where clients withhold counts, it is about the quantile of the
-    values that they tell; with a ``schema``, a column of numbers of which they tell none is an
-    error that names it.
+    without a known value give NaN.
     """
     levels = np.atleast_1d(np.asarray(q, dtype=float))
     if not ((levels >= 0) & (levels <= 1)).all():
         raise UsageError(f"quantiles must be between 0 and 1, not {levels.tolist()}")
     first = first_counts(federation, columns) if first is None else first
-    if schema is not None:
-        refuse_untold(schema, first.withheld.any(axis=1) & (first.rows == 0))
-    if first.withheld.any():
-        return _told_quantiles(federation, levels, [first], range(1, rounds + 1))
     rank = np.maximum(np.ceil(levels * first.rows[:, None]), 1)
     cell = (first.below[:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]
     low, high = np.where(np.isinf(low), 2 * high, low), np.where(np.isinf(high), 2 * low, high)
     if only is not None:
         low[~only] = high[~only] = 0.0
-    told = [first]
     for round in range(1, rounds + 1):
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
         edges, place = _in_one_list(cuts)
         counts = _counted(federation, edges, round)
-        told.append(counts)
-        if counts.withheld.any():
-            return _told_quantiles(federation, levels, told, range(round + 1, rounds + 1))
         below = np.take_along_axis(counts.below, place, axis=1).reshape(cuts.shape)
         cell = (below < rank[:, :, None]).sum(axis=2)
         grid = np.concatenate([low[:, :, None], cuts, high[:, :, None]], axis=2)
@@ -174,67 +144,6 @@ def _in_one_list(cuts: FloatArray) -> tuple[FloatArray, IntArray]:
     most = max(len(edges) for edges, _ in found)
     edges = [np.pad(edges, (0, most - len(edges)), mode="edge") for edges, _ in found]
     return np.stack(edges), np.stack([place for _, place in found])
-
-
-# --- where clients withhold some ---
-
-
-_FEWEST_CELLS = 4
-
-
-def _told_quantiles(
-    federation: Federation,
-    levels: FloatArray,
-    told: Sequence[ColumnCounts],
-    rounds: Sequence[int],
-) -> FloatArray:
-    """About the quantiles of every column, from the counts that clients tell: columns × levels.
-
-    ``told`` are the counts to begin with, ``rounds`` those in which clients are asked again.
-
-    Cells of few rows are withheld, and those that are told are no fair share of all. Cells of as
-    many rows each are withheld alike, so edges are moved until what is told of each is the same;
-    where less than half of the rows is told, there are fewer of them.
-    """
-    cells = max(_FEWEST_CELLS, levels.shape[-1] + 1)
-    for round in rounds:
-        edges = _inverse(told, np.arange(1, cells) / cells)
-        told = [*told, _counted(federation, edges, round)]
-        if (2 * told[-1].rows < told[0].rows).any():
-            cells = max(_FEWEST_CELLS, cells // 2)
-    return _inverse(told, levels)
-
-
-def _inverse(told: Sequence[ColumnCounts], levels: FloatArray) -> FloatArray:
-    """Below which values of every column these shares lie, by all that was told.
-
-    What an ask tells less than another is spread over the cells that clients withhold of it. All
-    shares together, between the powers of two around all values, are made to rise.
-    """
-    rows = np.max([counts.rows for counts in told], axis=0)
-    shares = [counts.shares(rows) for counts in told]
-    columns = []
-    for j, of_column in enumerate(np.broadcast_to(levels, (len(rows), levels.shape[-1]))):
-        edges = np.concatenate([_ends(told[0], j), *(counts.edges[j] for counts in told)])
-        below = np.concatenate([[0.0, 1.0], *(one[j] for one in shares)])
-        columns.append(_inverse_of(edges, below, of_column) if rows[j] else np.nan * of_column)
-    return np.stack(columns)
-
-
-def _ends(first: ColumnCounts, column: int) -> FloatArray:
-    """The powers of two before and after all values of a column."""
-    told = np.flatnonzero(first.cells[column])
-    around = [told[0] - 1, told[-1]] if len(told) else [0, 0]
-    ends: FloatArray = first.edges[column][np.clip(around, 0, first.edges.shape[1] - 1)]
-    return ends
-
-
-def _inverse_of(edges: FloatArray, shares: FloatArray, levels: FloatArray) -> FloatArray:
-    from sklearn.isotonic import isotonic_regression
-
-    order = np.lexsort((shares, edges))
-    rising = isotonic_regression(shares[order])
-    return np.asarray(np.interp(levels, rising, edges[order]), dtype=np.float64)
 
 
 # --- many quantiles with noise ---

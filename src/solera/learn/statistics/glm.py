@@ -11,7 +11,7 @@ are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 20
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +32,9 @@ from solera.learn.statistics.glm_rows import (
     named_column,
     step_sums,
 )
-from solera.learn.statistics.linear_terms import covariance, newton_step
+from solera.learn.statistics.linear_terms import covariance, growing_terms, newton_step
 from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
-from solera.learn.whole_fields import WholeFields
 from solera.privacy.dp.mechanism import DP
 from solera.trust.members import symmetric
 
@@ -129,7 +128,7 @@ class FedGLM(Predictor):
             return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._standing(), "start": r.index == 0}
-            total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(self._whole("step"))
+            total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(Sum())
             gram, moment = total["gram"], total["moment"][:, 0]
             step = newton_step(gram, moment, names)
             self.params_ = self.params_ + step
@@ -156,9 +155,7 @@ class FedGLM(Predictor):
         apart = round > 0 and weight < _LEAST_WEIGHT
         if not apart and not (round >= _MOST_STEPS and size > _SLOW):
             return
-        growth = np.abs(step[1:]) / np.maximum(np.abs(self.params_[1:]), LEAST)
-        growing = np.flatnonzero(growth >= growth.max(initial=0) / 2)
-        names = ", ".join([self._terms()[1 + j] for j in growing.tolist()][:5])
+        names = growing_terms(step[1:], self.params_[1:], self._terms()[1:])
         by = "all columns together" if apart else names
         raise DataError(
             f"FedGLM: the classes are told apart without error, by {by}: the fit would fix labels "
@@ -193,7 +190,7 @@ class FedGLM(Predictor):
         for _ in range(2 if FAMILIES[self.family].dispersed else 1):
             payload = {**self._standing(), "scale": scale}
             replies = federation.ask(likelihood_sums, payload, quorum=len(federation))
-            total = replies.fold(self._whole("likelihood"))
+            total = replies.fold(Sum())
             if FAMILIES[self.family].dispersed:
                 self.scale_ = float(total["pearson"]) / self.df_residual
                 by = self.rows_ if self.family == "gaussian" else self.df_residual
@@ -201,16 +198,6 @@ class FedGLM(Predictor):
         self.covariance_ = self.scale_ * self.covariance_
         self.deviance_ = float(total["deviance"])
         self.log_likelihood_ = float(total["likelihood"])
-
-    def _whole(self, what: Literal["step", "likelihood"]) -> WholeFields:
-        """The sums of all clients; who withholds any of them is turned away, so the fit ends."""
-        entries = {
-            "step": ("gram", "moment", "rows"),
-            "likelihood": ("deviance", "pearson", "likelihood"),
-        }[what]
-        schema = self.schema_
-        outcome = str(schema.classes[1]) if schema.target == "classes" else "events"
-        return WholeFields({entry: Sum() for entry in entries}, self._terms(), [outcome])
 
     def _model(self) -> dict[str, Any]:
         return {"family": self.family, "offset": self.offset, "weights": self.weights}

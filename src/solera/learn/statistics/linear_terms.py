@@ -27,6 +27,13 @@ def covariance(upper: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.inv(information / np.outer(scale, scale)) / np.outer(scale, scale))
 
 
+def growing_terms(step: FloatArray, params: FloatArray, names: Sequence[str]) -> str:
+    """The terms that a step makes grow by the largest share."""
+    growth = np.abs(step) / np.maximum(np.abs(params), 1e-300)
+    growing = np.flatnonzero(growth >= growth.max(initial=0) / 2)
+    return ", ".join([names[j] for j in growing.tolist()][:5])
+
+
 def _check_rank(information: FloatArray, names: Sequence[str]) -> None:
     """Name the first term that follows from those before it."""
     left = information.copy()

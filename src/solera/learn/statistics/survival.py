@@ -7,77 +7,61 @@ With d events at tⱼ and n rows at risk (Kaplan & Meier 1958; Greenwood 1926; M
 
     S(t) = Π_{tⱼ ≤ t} (1 − dⱼ/nⱼ),      Var log S(t) = Σ_{tⱼ ≤ t} dⱼ / (nⱼ (nⱼ − dⱼ))
 
-which is the curve of all rows in one place with times rounded up to the grid.
+which is the curve of all rows in one place with times rounded up to the grid. In a closed job the
+grid is of the epoch (:mod:`.survival_grid`), and within its wider intervals rows leave as they do
+by atom: of c that are censored in one of them half count as at risk (the actuarial method).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from textwrap import fill
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
-from solera.core.clients import BoolArray, Client, FloatArray
+from solera.core.clients import FloatArray
+from solera.core.component import Component
+from solera.core.constraints import Fraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.schema import Schema
-from solera.core.task import task
 from solera.data.agreement import agree
 from solera.data.frames import check_columns
-from solera.learn.rows import dense
-from solera.trust.cells import intervals
-from solera.trust.constructors import count_by
+from solera.learn.closed import as_job, check_jobs, count_all_persons, elsewhere, is_closed
+from solera.learn.statistics.survival_grid import LEAST, SurvivalGrid, count_ended, find_grid
+from solera.trust.board.engine import NotClosed
 
 _MOST_TIMES = 1000
 _HEADER = ("group", "training rows", "events", "median")
-
-# --- the client's side ---
-
-
-def times_and_events(y: Any) -> tuple[FloatArray, BoolArray]:
-    """The two columns of a survival target, checked."""
-    y = np.asarray(y, dtype=np.float64)
-    if y.ndim != 2 or y.shape[1] != 2:
-        raise DataError("a survival target has two columns of numbers: time and event")
-    time, event = y.T
-    if not (np.isfinite(time) & (time >= 0) & ((event == 0) | (event == 1))).all():
-        raise DataError("a time is negative or missing, or an event is neither 0 nor 1")
-    return time, event == 1
-
-
-@task("survival.counts", version=2)
-def _counts(client: Client, ask: Any) -> dict[str, Any]:
-    """How many rows ended after each time up to the next, censored or by an event, by group."""
-    rows, schema = client.data.part("train"), client.data.schema
-    time, event = times_and_events(rows.y)
-    group = np.zeros(len(time), dtype=np.int64)
-    if ask["by"] is not None:
-        names = [feature.name for feature in schema.features]
-        check_columns([ask["by"]], names)
-        code = dense(rows.X)[:, names.index(ask["by"])]
-        group = np.where(code < ask["groups"], code, -1).astype(np.int64)
-    ends = intervals(time, np.nextafter(ask["grid"], np.inf))  # a time is in the one it closes
-    cells = (ask["groups"], 2, len(ask["grid"]) + 1)
-    return {"counts": count_by((group, event.astype(np.int64), ends), cells)}
-
+_LEVEL = 0.95
+_WIDTH = 80
+_GRID = (
+    f"grid: times of the epoch, {LEAST} events or more before each; rows at risk, and the log-rank "
+    "test, are estimated between them"
+)
 
 # --- the coordinator's side ---
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One group: events and rows at risk at each time of the grid, and the share without event."""
+    """One group: events and rows at risk at each time of the grid, and the share without event.
+
+    ``rows``: of the group, where not all of them are at risk at the first time.
+    """
 
     name: str
     times: FloatArray
     events: FloatArray
     at_risk: FloatArray
-    level: float = 0.95
+    level: float = _LEVEL
+    rows: int | None = None
 
     @property
     def survival(self) -> FloatArray:
@@ -119,21 +103,31 @@ class Curve:
 
 @dataclass(frozen=True)
 class SurvivalCurves:
-    """A curve for each group, and the log-rank test of no difference between them."""
+    """A curve for each group, and the log-rank test of no difference between them.
+
+    ``notes`` say what the grid is, and of which rows nothing is told. ``by_time``: events and rows
+    at risk by group at the same times, groups × 2 × times, where those of the curves differ.
+    """
 
     curves: Sequence[Curve]
+    notes: Sequence[str] = ()
+    by_time: FloatArray | None = None
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> Self:
+        """The curves of what :func:`dataclasses.asdict` made of them."""
+        return cls(**{**tables, "curves": [Curve(**curve) for curve in tables["curves"]]})
 
     def log_rank(self) -> tuple[float, int, float]:
         """χ², its degrees of freedom, and the p-value."""
         from scipy.stats import chi2
 
-        used = [curve for curve in self.curves if curve.at_risk[0] > 0]
+        used = self._compared()
         if len(used) < 2:
             raise UsageError("a log-rank test compares two groups or more", hint="give by=")
-        d = np.array([curve.events for curve in used])
-        n = np.array([curve.at_risk for curve in used])
+        d, n = used[:, 0], used[:, 1]
         D, N = d.sum(axis=0), n.sum(axis=0)
-        some = N > 1
+        some = N >= 2
         d, n, D, N = d[:, some], n[:, some], D[some], N[some]
         difference = (d - n * D / N).sum(axis=1)
         spread = D * (N - D) / (N - 1)
@@ -144,9 +138,16 @@ class SurvivalCurves:
         df = len(used) - 1
         return float(statistic), df, float(chi2.sf(statistic, df))
 
+    def _compared(self) -> FloatArray:
+        """Events and rows at risk of the groups that have any, at the same times."""
+        tables = self.by_time
+        if tables is None:
+            tables = np.array([(curve.events, curve.at_risk) for curve in self.curves])
+        return np.asarray(tables[tables[:, 1, 0] > 0])
+
     def _lines(self) -> list[tuple[str, str, str, str]]:
         return [
-            (c.name, f"{c.at_risk[0]:,.0f}", f"{c.events.sum():,.0f}", f"{c.median:g}")
+            (c.name, f"{_rows(c):,.0f}", f"{c.events.sum():,.0f}", f"{c.median:g}")
             for c in self.curves
         ]
 
@@ -154,13 +155,13 @@ class SurvivalCurves:
         lines = [_HEADER, *self._lines()]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
-        if len(self.curves) > 1:
+        if len(self._compared()) > 1:
             statistic, df, p = self.log_rank()
             text.append(f"log-rank test: χ² = {statistic:.3f} with {df} df, p = {p:.4g}")
-        return "\n".join(text)
+        return "\n".join([*text, *self.notes])
 
     def _repr_html_(self) -> str:
-        return html_table(self._lines(), _HEADER, "Kaplan–Meier")
+        return html_table(self._lines(), _HEADER, "; ".join(["Kaplan–Meier", *self.notes]))
 
     def plot(self) -> Any:
         """A matplotlib figure of the curves with their confidence bands."""
@@ -171,34 +172,104 @@ class SurvivalCurves:
             (line,) = ax.step(times, np.append(1.0, curve.survival), where="post", label=curve.name)
             band = np.concatenate([np.ones((1, 2)), curve.interval])
             ax.fill_between(times, *band.T, step="post", alpha=0.2, color=line.get_color())
-        rows = sum(curve.at_risk[0] for curve in self.curves)
+        rows = sum(map(_rows, self.curves))
         title = f"{rows:,.0f} training rows"
+        figure.supxlabel("\n".join(fill(note, _WIDTH) for note in self.notes), fontsize="small")
         ax.set(xlabel="time", ylabel="share without event", ylim=(0, 1.02), title=title)
         ax.legend()
         return figure
 
 
 def kaplan_meier(
-    federation: Federation, grid: ArrayLike, *, by: str | None = None, level: float = 0.95
+    federation: Federation,
+    grid: ArrayLike | None = None,
+    *,
+    by: str | None = None,
+    level: float = _LEVEL,
 ) -> SurvivalCurves:
     """Kaplan–Meier curves of all training rows, one for each category of the column ``by``.
 
     Rows that clients set aside to validate or to test are left out.
 
     ``grid`` are the times, in order, at which clients count; one after another counts as the next,
-    times after the last as censored there. ``level`` is that of the confidence bands.
+    times after the last as censored there. A closed job has the times of its epoch, and no
+    ``grid``. ``level`` is that of the confidence bands.
     """
-    times = np.asarray(grid, dtype=np.float64)
+    job = KaplanMeier(by, level)
+    federation = as_job(job, federation)
+    if is_closed(federation):
+        if grid is not None:
+            raise NotClosed("kaplan_meier(grid=…): times are those of the epoch; leave grid= out")
+        owners = elsewhere(federation)
+        return job.look(federation) if owners is None else SurvivalCurves.of(owners.statistics(job))
+    times = np.asarray(() if grid is None else grid, dtype=np.float64)
     if times.ndim != 1 or not 1 <= len(times) <= _MOST_TIMES or (np.diff(times) <= 0).any():
         raise UsageError(f"grid: 1 to {_MOST_TIMES} rising times are needed")
     schema = agree(federation, allow_missing=True)
     check_survival(schema)
     names = _groups(schema, by)
-    payload = {"grid": times, "by": by, "groups": len(names)}
-    replies = federation.ask(_counts, payload, quorum=len(federation))
-    table = np.asarray(replies.fold(Sum())["counts"], dtype=float)
-    _check_whole(replies.absent, names, times)
-    return SurvivalCurves([_curve(n, times, c, level) for n, c in zip(names, table, strict=True)])
+    form = len(names), 2, len(times) + 1
+    cells = np.full((form[0] + 1, *form[1:]), -1)  # the last group has no category
+    cells[:-1] = np.arange(np.prod(form)).reshape(form)
+    edges = np.nextafter(times, np.inf)  # a time is in the interval that it closes
+    ask = {"by": by, "groups": np.arange(form[0] + 1), "edges": edges, "cells": cells}
+    counts = federation.ask(count_ended, ask, quorum=len(federation)).fold(Sum())["counts"]
+    table = np.asarray(counts, dtype=float).reshape(form)
+    curves = [_curve(name, times, c, level) for name, c in zip(names, table, strict=True)]
+    return SurvivalCurves(curves, [f"grid: {len(times)} times, {times[0]:g} to {times[-1]:g}"])
+
+
+class KaplanMeier(Component):
+    """How :func:`kaplan_meier` asks in a closed job."""
+
+    def __init__(self, by: str | None = None, level: Fraction = _LEVEL) -> None:
+        self.by = by
+        self.level = level
+
+    def look(self, federation: Federation) -> SurvivalCurves:
+        """The curves of all owners' rows, on the epoch's times."""
+        check_jobs(federation, "statistics")
+        schema = federation.schema
+        assert schema is not None  # the dictionary's
+        check_survival(schema)
+        names, groups = _groups(schema, self.by), None
+        if self.by is not None:
+            if self.by in federation.gaps:
+                raise DataError(f"by={self.by!r} may be missing", hint="a column without gaps")
+            atoms = federation.atoms.groups(self.by)
+            names = [" or ".join(np.array(names)[atoms == k]) for k in range(atoms.max() + 1)]
+            groups = np.append(atoms, 0)
+        count_all_persons(federation)
+        grid = find_grid(federation, schema.target_names[0], self.by, groups)
+        censored, events = grid.by_atom[:, 0], grid.by_atom[:, 1]
+        at_risk = np.cumsum((censored + events)[:, ::-1], axis=1)[:, ::-1] - censored / 2
+        curves, notes = [], [_GRID]
+        for group, name in enumerate(names):
+            curves.append(_closed_curve(grid, group, name, events, at_risk, self.level))
+            times = ", ".join(f"{time:g}" for time in grid.times(group))
+            notes.append(f"{name}: {times or 'too few events'}")
+            if grid.thin[group] and times:
+                notes.append(f"{name}: about {LEAST} censored rows or fewer, counted with noise")
+        tested = [len(curve.times) > 0 for curve in curves]
+        return SurvivalCurves(curves, notes, np.stack([events, at_risk], axis=1)[tested])
+
+
+def _closed_curve(
+    grid: SurvivalGrid,
+    group: int,
+    name: str,
+    events: FloatArray,
+    at_risk: FloatArray,
+    level: float,
+) -> Curve:
+    """A group's curve: S falls in every atom, and is told where intervals end."""
+    at_risk = at_risk[group]
+    fall = np.divide(events[group], at_risk, out=np.zeros_like(at_risk), where=at_risk > 0)
+    cells, first = np.unique(grid.cells[group, 1], return_index=True)
+    share = 1 - np.multiply.reduceat(1 - fall, first)[:-1]
+    ended = grid.counts[cells[:-1]].astype(float)
+    rows = int(grid.counts[np.unique(grid.cells[group])].sum())
+    return Curve(name, grid.times(group), ended, ended / share, level, rows)
 
 
 def check_survival(schema: Schema) -> None:
@@ -221,23 +292,12 @@ def _groups(schema: Schema, by: str | None) -> list[str]:
     return list(features[by].categories)
 
 
-def _check_whole(gaps: Mapping[str, Any], names: Sequence[str], times: FloatArray) -> None:
-    """Raise :class:`DataError` where counts are withheld: the curve of the others is another."""
-    missing = np.argwhere(gaps.get("counts", 0))
-    if len(missing):
-        group, event, interval = missing[0].tolist()
-        what = "events" if event else "censored rows"
-        where = f"up to {times[interval]:g}" if interval < len(times) else f"after {times[-1]:g}"
-        raise DataError(
-            f"{len(missing):,} of {len(names) * 2 * (len(times) + 1):,} counts are withheld by "
-            f"clients where fewer persons than their min_count are behind them: the first are "
-            f"{what} of {names[group]!r} {where}",
-            hint="a grid of fewer times, or no by=",
-        )
-
-
 def _curve(name: str, times: FloatArray, counts: FloatArray, level: float) -> Curve:
     """Rows by event and interval in which they ended as events, and rows at risk."""
     ended = counts.sum(axis=0)
     at_risk = np.cumsum(ended[::-1])[::-1]
     return Curve(name, times, counts[1, :-1], at_risk[:-1], level)
+
+
+def _rows(curve: Curve) -> float:
+    return float(curve.at_risk[0]) if curve.rows is None else curve.rows

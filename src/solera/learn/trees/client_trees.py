@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.absent import with_gaps
 from solera.core.aggregation import Collect
 from solera.core.clients import Client, FloatArray, IntArray, Rows
 from solera.core.errors import DataError, PayloadError
@@ -43,22 +42,6 @@ def with_missing(X: Any) -> FloatArray:
     X = np.asarray(dense(X), dtype=np.float64)
     finite = np.isfinite(X)
     return X if finite.all() else np.where(finite, X, np.nan)
-
-
-class CollectMarked(Collect):
-    """Every client's reply with the marks of what it withholds.
-
-    Replies may be of different shapes, so that gaps are told by entry.
-    """
-
-    def take(self, reply: Reply) -> Any:
-        if not reply.absent:
-            return self.lift(reply)
-        marked = [[reply.client, with_gaps(reply.payload, dict(reply.absent))]]
-        return with_gaps(marked, {entry: np.ones((), np.int64) for entry in reply.absent})
-
-    def finish(self, partial: Any) -> dict[int, Reply]:
-        return {client: Reply.of(client, sent) for client, sent in partial}
 
 
 class CollectTrees(Collect):

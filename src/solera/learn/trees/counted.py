@@ -3,8 +3,7 @@
 A tree of ID3 or CART follows from counts of rows by node, category of every column and class. So a
 client need not grow and send its tree, in which one row may decide a threshold; it tells counts,
 level by level. The thresholds are those of an agreed grid: the categories, or the bins of
-``FedBins``. A node is split by a column of which the client tells all counts there, or stays a
-leaf; a client that tells all of no column at the root has no tree.
+``FedBins``.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.aggregation import Collect
+from solera.core.clients import FloatArray, IntArray
 from solera.core.engine import PerClient
-from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.replies import Reply
-from solera.learn.trees.client_trees import CollectMarked
 from solera.learn.trees.fed_id3 import count_at_nodes
-from solera.learn.trees.id3 import Growing, NodeCounts, cell_starts, class_rows
+from solera.learn.trees.id3 import Growing, NodeCounts, cell_starts
 from solera.learn.trees.tree import Tree, TreeBuilder
 
 _LEAST_GAIN = 1e-12
@@ -36,42 +33,28 @@ def grow_trees(
     ``order`` is what ``trees.count`` takes besides tree and nodes.
     """
     tree, nodes = next(growing())
-    replies = federation.ask(count_at_nodes, {"tree": tree.to_payload(), "nodes": nodes, **order})
-    told = _counts(replies.fold(CollectMarked()), order["sizes"])
-    told = {client: counts for client, counts in told.items() if counts.told.any()}
-    if not told:
-        raise DataError(
-            "every client withholds counts of every column: its categories have fewer persons than "
-            "the policy's min_count",
-            hint="fewer categories, such as so.FedBins(3)",
-        )
-    growers = {client: growing() for client in told}
+    ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
+    replies = federation.ask(count_at_nodes, ask).fold(Collect())
+    growers = {client: growing() for client in replies}
     for grower in growers.values():
         next(grower)
     grown: dict[int, Tree] = {}
     level = 0
-    while told:
+    while replies:
         asks: dict[int, Any] = {}
-        for client, counts in told.items():
+        for client, reply in replies.items():
             try:
-                tree, nodes = growers[client].send(counts)
+                tree, nodes = growers[client].send(NodeCounts.of(reply["counts"]))
             except StopIteration as done:
                 grown[client] = done.value
             else:
                 asks[client] = {"tree": tree.to_payload(), "nodes": nodes, **order}
         level += 1
-        told = {}
+        replies = {}
         if asks:
-            replies = federation.ask(count_at_nodes, PerClient(asks), to=list(asks), round=level)
-            told = _counts(replies.fold(CollectMarked()), order["sizes"])
+            asked = federation.ask(count_at_nodes, PerClient(asks), to=list(asks), round=level)
+            replies = asked.fold(Collect())
     return {client: grown[client] for client in sorted(grown)}
-
-
-def _counts(replies: dict[int, Reply], sizes: IntArray) -> dict[int, NodeCounts]:
-    return {
-        client: NodeCounts.of(reply["counts"], sizes, reply.absent.get("counts"))
-        for client, reply in replies.items()
-    }
 
 
 def growing_cart(sizes: IntArray, classes: int, max_depth: int, min_rows: int) -> Growing:
@@ -86,11 +69,11 @@ def growing_cart(sizes: IntArray, classes: int, max_depth: int, min_rows: int) -
     for depth in range(max_depth):
         counts = yield builder.build(), np.array(open_nodes)
         following: list[int] = []
-        for node, by_cell, told in zip(open_nodes, *counts, strict=True):
+        for node, by_cell in zip(open_nodes, counts.rows, strict=True):
             if depth == 0:
-                total = class_rows(by_cell, told, starts)
+                total = by_cell[: starts[1]].sum(axis=0)
                 builder.set_value(0, total, total.sum())
-            found = _best_cut(by_cell, told, starts, min_rows)
+            found = _best_cut(by_cell, starts, min_rows)
             if found is None:
                 continue
             column, category, sides = found
@@ -106,17 +89,14 @@ def growing_cart(sizes: IntArray, classes: int, max_depth: int, min_rows: int) -
 
 
 def _best_cut(
-    by_cell: FloatArray, told: BoolArray, starts: IntArray, min_rows: int
+    by_cell: FloatArray, starts: IntArray, min_rows: int
 ) -> tuple[int, int, FloatArray] | None:
     """The column and the category after which to cut, and the class counts of both sides.
 
-    The cut that lowers the Gini impurity of a row most, the first of equals, of columns all of
-    whose counts are told.
+    The cut that lowers the Gini impurity of a row most, the first of equals.
     """
     best, found = _LEAST_GAIN, None
-    bounds = list(pairwise(starts.tolist()))
-    for column in np.flatnonzero(told).tolist():
-        first, after = bounds[column]
+    for column, (first, after) in enumerate(pairwise(starts.tolist())):
         known, missing = by_cell[first : after - 1], by_cell[after - 1]
         left = known.cumsum(axis=0)[:-1] + missing
         total = known.sum(axis=0) + missing

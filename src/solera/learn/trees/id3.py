@@ -27,30 +27,39 @@ from solera.trust.cells import Behind
 class NodeCounts(NamedTuple):
     """Rows at some nodes: nodes × (all categories of all columns) × classes.
 
-    ``told``: nodes × columns, of which columns every count is known.
+    ``branching``: nodes × categories, which of them get a branch where their column is chosen.
     """
 
     rows: FloatArray
-    told: BoolArray
+    branching: BoolArray
 
     @classmethod
-    def of(cls, counts: Array, sizes: IntArray, absent: Any = None) -> NodeCounts:
-        """Counts, those ``absent`` (marks, or the clients that withhold them) not known."""
+    def of(cls, counts: Array) -> NodeCounts:
+        """Counts, of which noise may make some negative."""
         rows = np.asarray(np.maximum(counts, 0.0))
-        if absent is None:
-            return cls(rows, np.ones((len(rows), len(sizes)), dtype=bool))
-        unknown = np.any(np.asarray(absent) > 0, axis=2)
-        return cls(rows, ~np.logical_or.reduceat(unknown, cell_starts(sizes)[:-1], axis=1))
+        return cls(rows, rows.sum(axis=2) > 0)
+
+    @classmethod
+    def in_agreement(cls, noised: Array, sizes: IntArray, fewest: float) -> NodeCounts:
+        """Counts with noise, none in cells of fewer rows: there is no branch.
+
+        Every column divides the same rows: the cells of each are scaled to the classes' mean over
+        all columns.
+        """
+        starts = cell_starts(sizes)
+        branching = noised.sum(axis=2) >= fewest
+        rows = np.where(branching[:, :, None], np.maximum(noised, 0.0), 0.0)
+        totals = np.add.reduceat(rows, starts[:-1], axis=1)
+        mean = totals.mean(axis=1, keepdims=True)
+        scale = np.divide(mean, totals, out=np.zeros_like(totals), where=totals > 0)
+        return cls(rows * np.repeat(scale, sizes + 1, axis=1), branching)
 
 
 RowCounts = Callable[[Tree, IntArray], NodeCounts]
 """Counts of rows at these nodes of a tree."""
 
 Growing = Generator[tuple[Tree, IntArray], NodeCounts, Tree]
-"""A tree that grows: it asks for the counts at some of its nodes until it is grown.
-
-A split is one of a column all of whose counts at the node are told; at the root there is one.
-"""
+"""A tree that grows: it asks for the counts at some of its nodes until it is grown."""
 
 _LEAST_GAIN = 1e-12
 
@@ -109,20 +118,19 @@ def growing_id3(sizes: IntArray, classes: int, max_depth: int) -> Growing:
     for depth in range(max_depth + 1):
         counts = yield builder.build(), np.array(open_nodes)
         following: list[int] = []
-        for node, by_cell, told in zip(open_nodes, *counts, strict=True):
-            if not told.any():
-                continue
-            total = class_rows(by_cell, told, starts)
+        for node, by_cell, branching in zip(open_nodes, *counts, strict=True):
+            total = by_cell[: starts[1]].sum(axis=0)
             if depth == 0:
                 builder.set_value(0, total, total.sum())
             if depth == max_depth or (total > 0).sum() < 2:
                 continue
-            column = _best(by_cell, total, starts, ~told, used[node])
+            column = _best(by_cell, total, starts, used[node])
             if column is None:
                 continue
             branches = []
-            for weights in by_cell[starts[column] : starts[column + 1]]:
-                if weights.sum() <= 0:
+            of_column = slice(starts[column], starts[column + 1])
+            for weights, branch in zip(by_cell[of_column], branching[of_column], strict=True):
+                if not branch:
                     branches.append(-1)
                     continue
                 child = builder.add(weights, weights.sum())
@@ -136,25 +144,17 @@ def growing_id3(sizes: IntArray, classes: int, max_depth: int) -> Growing:
     return builder.build()
 
 
-def class_rows(by_cell: FloatArray, told: BoolArray, starts: IntArray) -> FloatArray:
-    """Rows of a node by class, which the first column tells of which all is told."""
-    first = int(np.argmax(told))
-    return np.asarray(by_cell[starts[first] : starts[first + 1]].sum(axis=0))
-
-
 def _best(
     by_cell: FloatArray,
     total: FloatArray,
     starts: IntArray,
-    untold: BoolArray,
     used: frozenset[int],
 ) -> int | None:
-    """The column with the largest gain among those told and not used above, the first of equals."""
+    """The column with the largest gain among those not used above, the first of equals."""
     rows = by_cell.sum(axis=1)
     uncertain = np.add.reduceat(rows * entropy(by_cell), starts[:-1]) / max(total.sum(), 1.0)
     gain = entropy(total[None])[0] - uncertain
     gain[list(used)] = -1.0
-    gain[untold] = -1.0
     best = int(np.argmax(gain))
     return best if gain[best] > _LEAST_GAIN else None
 
@@ -172,6 +172,6 @@ def grow_id3(X: Any, labels: IntArray, sizes: IntArray, classes: int, max_depth:
 
     def count(tree: Tree, nodes: IntArray) -> NodeCounts:
         cells = cells_at_nodes(codes, labels, tree.apply(X), nodes, sizes, classes)
-        return NodeCounts.of(cells.count(Behind(len(codes))), sizes)
+        return NodeCounts.of(cells.count(Behind(len(codes))))
 
     return grow(count, sizes, classes, max_depth)

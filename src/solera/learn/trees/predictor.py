@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,9 +17,8 @@ class TreePredictor(Predictor, abstract=True):
 
     allows_missing = True
     takes_categories = True
-    closed_job = (
-        "cells that data made wait for the next version, and trees of clients are no sum; "
-        "so.FedGLM(), so.FedHEONN() or so.FedLinear()"
+    closed_job: ClassVar[str | None] = (
+        "trees of single clients are no sum; so.FedHistGBDT() or so.FedID3()"
     )
 
     @abstractmethod

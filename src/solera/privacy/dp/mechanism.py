@@ -15,7 +15,7 @@ from solera.core.accounting import (
     noise_for,
 )
 from solera.core.component import Component
-from solera.core.constraints import Positive, PositiveFraction, ProperFraction
+from solera.core.constraints import Count, Positive, PositiveFraction, ProperFraction
 from solera.core.errors import UsageError
 
 RATE = 0.2
@@ -45,8 +45,11 @@ class DP(Component):
     sampling: how the clients of a round are drawn, a "fixed" number, or each by itself ("poisson").
     rate: of ``level="record"`` where rows are drawn anew for every step: the share of its rows that
         a client takes, each by itself.
+    honest_peers: in a closed job, how many of the other owners are trusted to add their share of
+        noise, which is then as large as if they were all; by default all but one.
     accountant: "rdp"; "pld", which is tighter and slower and knows no fixed number; or "analytic",
-        which is exact, for noise on all rows or clients without sampling.
+        which is exact, for noise on all rows or clients without sampling. A closed job counts as
+        owners' ledgers do, :func:`~solera.core.accounting.accountant_of`.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class DP(Component):
         adaptive: PositiveFraction | None = None,
         sampling: Literal["fixed", "poisson"] = "fixed",
         rate: PositiveFraction | None = None,
+        honest_peers: Count | None = None,
         accountant: Accountant = "rdp",
     ) -> None:
         self.epsilon = epsilon
@@ -72,6 +76,7 @@ class DP(Component):
         self.adaptive = adaptive
         self.sampling = sampling
         self.rate = rate
+        self.honest_peers = honest_peers
         self.accountant = accountant
 
     def check_params(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any, Literal, Self
 
-from solera.core.accounting import Event, epsilon_of, grouped
+from solera.core.accounting import Event, accountant_of, epsilon_of, grouped
 from solera.core.answers import Replies
 from solera.core.errors import UsageError
 from solera.core.selection import Uniform
@@ -26,40 +26,50 @@ class Noise:
     """The noise of ``dp=`` on all that a learner asks in a fit.
 
     ``share`` clients add 1/√share of it each, so that their sum carries all of it; with Laplace
-    noise (δ = 0), or with ``where="local"``, every client adds all of it.
+    noise (δ = 0), or with ``where="local"``, every client adds all of it. In a ``closed`` job the
+    sum carries all of it already where ``peers`` of the other owners add their share, and what is
+    hidden is one person: an update that hides its client may turn round for one.
     """
 
-    def __init__(self, learner: Any, dp: DP, clients: int) -> None:
+    def __init__(self, learner: Any, dp: DP, clients: int, *, closed: bool = False) -> None:
         self.learner = learner
         self.dp = dp
         self.among = clients
         self.asked = min(getattr(learner, "per_round", None) or clients, clients)
         self.mechanism: Literal["gaussian", "laplace"] = "laplace" if dp.delta == 0 else "gaussian"
         self.in_every_reply = dp.where == "local" or self.mechanism == "laplace"
+        self.peers = honest_peers(dp, clients, closed)
+        self.planned: Event | None = None
+        """All that will be noised, once :meth:`opened`."""
 
     def opened(self, asks: int) -> Self:
         """The same with accounts for so many asks: of ε, δ and σ the one that is not given."""
         accounts = self.new_accounts()
         shares = accounts["share"]
-        exact = (
-            asks == 1 and self.mechanism == "gaussian" and self.event(accounts, shares).rate == 1
-        )
-        accounts["accountant"] = "analytic" if exact else self.dp.accountant
+        one = self.event(accounts, shares)
+        exact = asks == 1 and self.mechanism == "gaussian" and one.rate == 1
+        if self.peers is not None:
+            accounts["accountant"] = accountant_of([one])
+        elif exact:
+            accounts["accountant"] = "analytic"
         dp = self.dp.clone().set_params(accountant=accounts["accountant"])
         solved = dp.solve(lambda noise: [self.event({**accounts, "noise": noise}, shares, asks)])
-        self.learner.accounts_ = {**accounts, "noise": solved.noise, "delta": solved.delta}
+        accounts = {**accounts, "noise": solved.noise, "delta": solved.delta}
+        self.planned = self.event(accounts, shares, asks)
+        self.learner.accounts_ = accounts
         return self
 
     def new_accounts(self) -> dict[str, Any]:
         """What is known before the first ask."""
-        return {
+        accounts: dict[str, Any] = {
             "noise": self.dp.noise_multiplier or 1.0,
             "delta": self.dp.delta or 0.0,
             "clip": self.dp.clip,
-            "share": 1 if self.in_every_reply else self.asked,
+            "share": 1 if self.in_every_reply else self.peers or self.asked,
             "accountant": self.dp.accountant,
             "events": [],
         }
+        return accounts if self.peers is None else {**accounts, "honest_peers": self.peers}
 
     def each(self) -> Self:
         """The same for replies that are read one by one, each of which carries all of the noise."""
@@ -74,11 +84,14 @@ class Noise:
         Noise is counted in what one row changes: of an update 2 C, of which a client is worth C.
         """
         accounts = self.learner.accounts_
+        of_client = self.dp.level == "client" and self.peers is None
         table = {
             "mechanism": self.mechanism,
-            "noise": accounts["noise"] / (2 if self.dp.level == "client" else 1),
+            "noise": accounts["noise"] / (2 if of_client else 1),
             "share": 1 if self.in_every_reply else accounts["share"],
         }
+        if self.peers is not None:
+            table["level"] = self.dp.level
         clip = accounts.get("clip")
         return table if clip is None else {**table, "clip": clip}
 
@@ -105,7 +118,7 @@ class Noise:
 
         Who sees single replies sees who was asked; drawing clients hides nobody from them.
         """
-        if self.in_every_reply:
+        if self.in_every_reply or self.peers is not None:
             return Event(accounts["noise"], times, self.mechanism)
         select = getattr(self.learner, "select", None)
         by_chance = select is None or isinstance(select, Uniform)
@@ -120,7 +133,32 @@ class Noise:
     def spent(self, federation: Any) -> dict[str, Any]:
         """What the history says of a round."""
         epsilon = epsilon_so_far(self.learner.accounts_)
+        if self.peers is not None:
+            return {"epsilon": epsilon, "noise": "at the sum", "honest_peers": self.peers}
         return {"epsilon": epsilon, "noise": whose_noise(federation)}
+
+
+def at_the_sum(peers: int) -> str:
+    """Whom the ε of a closed job hides, and where."""
+    others = "other owner is" if peers == 1 else "other owners are"
+    return f"for one person, at the sum, if {peers} {others} honest"
+
+
+def honest_peers(dp: DP, clients: int, closed: bool) -> int | None:
+    """How many other owners of a closed job have to add their share of noise; None elsewhere."""
+    if not closed:
+        if dp.honest_peers is not None:
+            hint = "policy='sums' in a simulation, or so.connect; leave honest_peers= out elsewhere"
+            raise UsageError(f"{dp!r}: honest_peers= is of closed jobs", hint=hint)
+        return None
+    if dp.accountant == "pld":
+        hint = "leave accountant= out"
+        raise UsageError(f"{dp!r}: the ledgers of owners count by another accountant", hint=hint)
+    peers = clients - 2 if dp.honest_peers is None else dp.honest_peers
+    if peers >= clients:
+        rule = f"must be below {clients}, the owners of the epoch"
+        raise UsageError.of(dp, "honest_peers", peers, rule)
+    return peers
 
 
 def check_level(learner: object, dp: DP) -> None:

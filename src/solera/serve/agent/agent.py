@@ -41,6 +41,7 @@ from solera.serve.agent.closed.worker_side import TableSource
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
+from solera.serve.agent.ledger import ledger_of
 from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.messages import Messages
 from solera.serve.agent.notify import notify
@@ -141,10 +142,7 @@ class Agent:
         """Let the worker answer as the policy says, and keep copies if it says so."""
         key = self.policy.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        budget = self.policy.privacy
-        own = self.folder / home.LEDGER
-        ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
-        self.worker.change(Guard(self.policy.rules, ledger))
+        self.worker.change(Guard(self.policy.rules, ledger_of(self.folder, self.policy)))
 
     def _policy_now(self) -> OwnerPolicy:
         """The policy, as its file says at this moment."""

@@ -84,8 +84,11 @@ def _check_epoch(folder: Path, place: home.Place) -> Iterator[Finding]:
         return
     signed = seen.signed()
     missing = seen.waiting if signed is None else signed.missing
-    state: State = "soon" if missing else "ok"
+    unsettled = () if signed is None else signed.unsettled
+    state: State = "soon" if missing or unsettled else "ok"
     says = f"waits for {', '.join(missing)}" if missing else "signed by all"
+    if unsettled and not missing:
+        says = f"signed by all; the atoms wait for the agents of {', '.join(unsettled)}"
     yield Finding("epoch", state, says, "solera dictionary sign" if place.name in missing else "")
 
 

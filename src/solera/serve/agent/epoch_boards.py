@@ -9,8 +9,15 @@ from typing import Protocol
 from solera.core.errors import UsageError
 from solera.core.private_files import write_file
 from solera.serve.connection import Connection
-from solera.serve.epochs import DraftState, NewDraft, NewPart, NewSignature, framed
-from solera.trust.epoch import Draft, EpochError, Owner, Signature
+from solera.serve.epochs import (
+    DraftState,
+    NewDraft,
+    NewPart,
+    NewSignature,
+    atoms_bytes,
+    framed,
+)
+from solera.trust.epoch import Atoms, Draft, EpochError, Owner, Signature
 from solera.trust.epoch.agreement import Agreement
 
 
@@ -29,7 +36,10 @@ class EpochBoard(Protocol):
 
 @dataclass(frozen=True)
 class FileBoard:
-    """A draft in a file; parts and signatures lie beside it, as owners send them to each other."""
+    """A draft in a file; parts and signatures lie beside it, as owners send them to each other.
+
+    Atoms are sums over all owners, and need a coordinator: here nobody finds any.
+    """
 
     draft: Path
 
@@ -78,6 +88,11 @@ class CoordinatorBoard:
     def sign(self, signature: Signature, name: str) -> Agreement:
         """Give an owner's signature."""
         said = NewSignature(framed(signature.encode()))
+        return self._said("PUT", f"{self._named()}/signature", said)
+
+    def sign_atoms(self, signature: Signature, atoms: Atoms) -> Agreement:
+        """Give the signature of an owner's agent, and the atoms that it has found."""
+        said = NewSignature(framed(signature.encode()), framed(atoms_bytes(atoms)))
         return self._said("PUT", f"{self._named()}/signature", said)
 
     def _named(self) -> str:

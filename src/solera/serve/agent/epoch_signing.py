@@ -1,20 +1,25 @@
-"""An owner signs an epoch: it enters its part, sees what signing tells, compares words, signs."""
+"""An owner signs an epoch: it enters its part, sees what signing tells, compares words, signs.
+
+Once all have, their agents find the atoms and sign these by themselves.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from solera.serve.agent import home
-from solera.serve.agent.epoch_boards import EpochBoard
+from solera.serve.agent.epoch_boards import CoordinatorBoard, EpochBoard
 from solera.serve.agent.epoch_files import EpochFiles
 from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity
 from solera.trust.epoch import (
+    Atoms,
     Changes,
     Epoch,
     EpochError,
     Owner,
+    Signature,
     SignedEpoch,
     Snapshot,
     changes,
@@ -71,13 +76,42 @@ class Signing:
         files.keep(SignedEpoch(epoch, (signature,)), self.snapshot)
         self._log("epoch signed", epoch=epoch.hash.hex(), consent=consent)
         signed = self.board.sign(signature, self.name).signed()
-        if signed is None or signed.epoch.hash != epoch.hash:
+        if signed is None or signed.epoch.agreed.hash != epoch.hash:
             raise EpochError("somebody's part has changed: look again, and compare the words again")
         files.complete(signed)
         return signed
 
+    def remind(self, signed: SignedEpoch) -> Agreement:
+        """Sign once more: agents that have failed at the atoms look for them again."""
+        return self.board.sign(_own_signature(signed, self.identity), self.name)
+
     def _log(self, event: str, **facts: object) -> None:
         AuditLog(self.folder / home.LOG, self.identity).append(event, **facts)
+
+
+def settle_epoch(folder: Path, identity: Identity, board: CoordinatorBoard, atoms: Atoms) -> None:
+    """Sign the atoms that this owner's own run has found, in the name of who signed the rest.
+
+    Kept is what all have signed: it holds these atoms or it is not signed here.
+    """
+    agreed = EpochFiles(folder).agreed()
+    seen = board.look().signed()
+    if agreed is None or seen is None or seen.epoch.agreed != agreed.epoch:
+        return
+    mine = _own_signature(agreed, identity)
+    epoch = replace(agreed.epoch, atoms=atoms)
+    signature = epoch.sign(identity, consent=mine.consent)
+    if signature not in seen.signatures:
+        facts = {"epoch": epoch.hash.hex(), "agreed": agreed.epoch.hash.hex()}
+        AuditLog(folder / home.LOG, identity).append("epoch atoms", **facts)
+        seen = board.sign_atoms(signature, atoms).signed()
+    if seen is not None:
+        EpochFiles(folder).complete(seen)
+
+
+def _own_signature(signed: SignedEpoch, identity: Identity) -> Signature:
+    agreed, key = signed.epoch.agreed, identity.sign_key
+    return next(s for s in signed.signatures if s.key == key and s.is_of(agreed))
 
 
 def leave_epoch(
@@ -92,5 +126,5 @@ def leave_epoch(
     AuditLog(folder / home.LOG, identity).append(
         "epoch left", epoch=epoch.hash.hex(), consent=consent
     )
-    board.sign(epoch.sign(identity, consent=consent), name)
+    board.sign(epoch.agreed.sign(identity, consent=consent), name)
     return consent

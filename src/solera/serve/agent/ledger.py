@@ -4,6 +4,7 @@ Events are stored as they are and composed by the accountant each time, so that 
 A reply is put down in the transaction that finds it within the budget, under the lock of the
 database: neither a crash nor another job, nor another agent that is told the same file, makes the
 ledger count less than was spent. An ask that is tried again has the same noise, and counts once.
+All of a closed job is put down before it begins, under its hash.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from solera.core.accounting import Event, epsilon_of
+from solera.core.accounting import Event
+from solera.serve.agent import home
 from solera.serve.agent.database import Database
-from solera.trust.noise import check_budget
+from solera.serve.agent.policy import OwnerPolicy
+from solera.trust.noise import check_budget, worth
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -82,7 +85,12 @@ class Ledger:
                 "INSERT INTO spent (key, job, task, time, events) VALUES (?, ?, ?, ?, ?)", row
             )
             db.execute("INSERT OR REPLACE INTO budget VALUES (1, ?, ?)", (epsilon, delta))
-        self.last += epsilon_of([*before, *events], delta) - epsilon_of(before, delta)
+        self.last += worth([*before, *events], delta) - worth(before, delta)
+
+    def give_back(self, key: str) -> None:
+        """Take back a closed job of which nothing has left."""
+        with self._database.write() as db:
+            db.execute("DELETE FROM spent WHERE key = ?", (key,))
 
     def statement(self, delta: float | None = None) -> Statement:
         """What was spent, at this δ or at that of the budget."""
@@ -98,17 +106,23 @@ class Ledger:
             Spending(
                 *who,
                 len(replies),
-                epsilon_of([event for _, events in replies for event in events], delta),
+                worth([event for _, events in replies for event in events], delta),
                 replies[0][0],
                 replies[-1][0],
             )
             for who, replies in by_task.items()
         ]
-        total = epsilon_of([event for *_, events in rows for event in _read(events)], delta)
+        total = worth([event for *_, events in rows for event in _read(events)], delta)
         return Statement(total, budget, delta, jobs)
 
     def close(self) -> None:
         self._database.close()
+
+
+def ledger_of(folder: Path, policy: OwnerPolicy | None) -> Path:
+    """Where a client counts: in the file that its policy names, or in its folder."""
+    budget = None if policy is None else policy.privacy
+    return Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
 
 
 def _events(db: sqlite3.Connection) -> list[Event]:

@@ -12,7 +12,7 @@ from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.serve import wire
-from solera.serve.agent.home import MEMORY, read_place
+from solera.serve.agent.home import CLOSED, MEMORY, read_place
 from solera.serve.identity import ask_digest
 
 
@@ -57,14 +57,29 @@ class Memory(msgspec.Struct, frozen=True):
 
 def own_model(learner: Any, folder: Path) -> Any:
     """The model of a folder's client, by what it keeps of the job that trained it."""
-    job = (learner._trained_with or {}).get("job", "")
-    state = Memory.read(folder / MEMORY).states.get(job, {})
+    trained = learner._trained_with or {}
+    state = _part_of_closed(folder, trained.get("closed_result"))
+    state = state or Memory.read(folder / MEMORY).states.get(trained.get("job", ""), {})
     if not learner.is_personal or not state:
         raise UsageError(
             f"the client of {folder} keeps no part of this {type(learner).__name__}",
             hint="solera predict MODEL ROWS, without --folder, where all share one model",
         )
     return learner.with_part(state, read_place(folder).name)
+
+
+def _part_of_closed(folder: Path, result: str | None) -> Any:
+    """What a closed job left with this client alone."""
+    from solera.serve.agent.closed.store import ClosedStore
+
+    if result is None:
+        return {}
+    store = ClosedStore(folder / CLOSED)
+    try:
+        kept = store.result(result)
+    finally:
+        store.close()
+    return {} if kept is None else decode(kept[1])
 
 
 def digest_of(ask: wire.PendingAsk) -> str:

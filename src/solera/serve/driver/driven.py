@@ -273,7 +273,7 @@ def connect(
 
     def closed_driver() -> ClosedDriver:
         researcher = Researcher.load(owner, researcher_key)
-        return ClosedDriver(connection, federation, researcher, seed, selection, patience)
+        return ClosedDriver(connection, federation, researcher, seed, selection, patience, positive)
 
     engine = DrivenEngine(
         connection,

@@ -82,7 +82,7 @@ def _encoded(own: OwnJob) -> str:
 
 def _epoch(folder: Path, hash: str) -> Epoch | None:
     epochs = [signed.epoch for signed in EpochFiles(folder).all()]
-    return next((epoch for epoch in epochs if epoch.hash.hex() == hash), None)
+    return next((e for e in epochs if hash in (e.hash.hex(), e.agreed.hash.hex())), None)
 
 
 def _as_here(own: OwnJob, epoch: Epoch | None, place: home.Place) -> ClosedJob:

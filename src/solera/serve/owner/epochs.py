@@ -61,9 +61,12 @@ def _next(seen: Agreement, name: str, folder: Path) -> tuple[str, str]:
         return "What signing tells, and signing:", (
             f"solera dictionary change --folder {folder}; {sign}"
         )
+    if signed.unsettled and not signed.missing:
+        return "You have signed. Your agent finds the atoms with the others', and signs them.", ""
     return "You have signed.", ""
 
 
 def _agreement(signed: SignedEpoch) -> Agreement:
     epoch = signed.epoch
-    return Agreement(epoch.draft, {owner.name: owner for owner in epoch.owners}, signed.signatures)
+    parts = {owner.name: owner for owner in epoch.owners}
+    return Agreement(epoch.draft, parts, signed.signatures, epoch.atoms)

@@ -8,8 +8,9 @@ from typing import Any
 
 from solera.core.errors import UsageError
 from solera.serve.agent import home
-from solera.serve.agent.ledger import Ledger, Statement
+from solera.serve.agent.ledger import Ledger, Statement, ledger_of
 from solera.serve.agent.policy import OwnerPolicy
+from solera.serve.agent.what_left import reply_facts
 from solera.serve.audit import Entry, Head, Report, entries, verify
 
 DECISIONS = ("approved", "rejected", "withdrawn")
@@ -23,9 +24,13 @@ class Record:
     report: Report
 
     def replies(self, job: str = "") -> list[Entry]:
-        """What was answered, the newest first."""
-        chosen = [e for e in self.entries if e.event == "reply" and job in ("", e.facts["job"])]
-        return chosen[::-1]
+        """What was answered or posted, the newest first."""
+        replies = ((entry, reply_facts(entry)) for entry in reversed(self.entries))
+        return [
+            entry._replace(facts=facts)
+            for entry, facts in replies
+            if facts and facts["status"] and job in ("", facts["job"])
+        ]
 
     def decisions(self) -> list[dict[str, Any]]:
         """What people decided last about each job, the newest first; names where they are known."""
@@ -62,8 +67,7 @@ class Records:
 
 def spent(folder: Path, policy: OwnerPolicy | None) -> Statement | None:
     """What the rows have spent of their privacy budget; None if nothing."""
-    budget = None if policy is None else policy.privacy
-    path = Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
+    path = ledger_of(folder, policy)
     if not path.exists():
         return None
     ledger = Ledger(path)

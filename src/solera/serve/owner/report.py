@@ -94,7 +94,7 @@ def _pdf(facts: Facts, now: datetime) -> bytes:
     page.heading("Privacy budget")
     page.text(_budget(facts.spent))
     replies = facts.record.replies()
-    page.heading("Every reply, the newest first")
+    page.heading("Every reply, and every post of a closed job, the newest first")
     if len(replies) > _MOST_REPLIES:
         page.text(f"The newest {_MOST_REPLIES:,} of {len(replies):,}; the log holds them all.")
     page.table(

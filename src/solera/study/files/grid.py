@@ -1,13 +1,6 @@
 """The variants of a study: lists and ranges of a study file, multiplied.
 
-A parameter becomes an axis of the grid when it is given
-
-    lr = [0.1, 0.01]                                    # a list, where one value is wanted
-    lam = { values = [0.1, [0.1, 1.0]] }                # the same for parameters that take lists
-    lr = { from = 1e-4, to = 1, steps = 5, scale = "log" }
-    rounds = { from = 10, to = 50, step = 10 }
-    lr = { from = 1e-4, to = 1, scale = "log" }         # any value between: random search only
-
+A parameter becomes an axis as :mod:`solera.core.grids` says.
 ``kind`` and the data set's ``name`` may be lists too, and ``[[learner]]``, ``[[data]]``,
 ``[[partition]]`` and ``[[attack]]`` may be written several times.
 """
@@ -23,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.component import Component
-from solera.core.config import Problem, Where, family, fits, registered_name
+from solera.core.config import Problem, Where
 from solera.core.constraints import declared_types
+from solera.core.grids import Axis, Range, axes_of, component_axes, points, put
 from solera.data import datasets
 from solera.data.own_tables import own
 from solera.data.partition import Partition
@@ -40,36 +33,7 @@ from solera.study.files.tables import (
     without_label,
 )
 
-_RANGE = ("from", "to", "step", "steps", "scale")
 MOST_CELLS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Range:
-    """Any value between two, for random search; ``whole`` ones where the parameter wants them."""
-
-    low: float
-    high: float
-    log: bool
-    whole: bool
-
-    def draw(self, rng: np.random.Generator) -> float | int:
-        if self.log:
-            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            value = float(rng.uniform(self.low, self.high))
-        return round(value) if self.whole else value
-
-
-Values = tuple[Any, ...] | Range
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A parameter that varies: where it stands in the file, and its values."""
-
-    where: Where
-    values: Values
 
 
 @dataclass(frozen=True)
@@ -94,22 +58,13 @@ class Grid:
         for axis, value in zip(self.axes, values, strict=True):
             section = str(axis.where[0])
             inside = axis.where[len(self.places[section]) :]
-            holder = tables[section]
-            for key in inside[:-1]:
-                holder = holder[key]
-            holder[inside[-1]] = value
+            put(tables[section], inside, value)
             params[".".join(map(str, (section, *inside)))] = _label(value)
         return build_variant(tables, self.places, params)
 
     def variants(self) -> Iterator[Variant]:
         """All of them; ranges must be gone."""
-        for axis in self.ranges:
-            raise Problem(
-                axis.where,
-                f"{axis.where[-1]} has no end of values between its bounds, which makes no grid",
-                hint='add steps = 5, or [search] kind = "random"',
-            )
-        for values in product(*(a.values for a in self.axes)):  # type: ignore[arg-type]
+        for values in points(self.axes):
             yield self.at(values)
 
     def draw(self, rng: np.random.Generator) -> Variant:
@@ -171,84 +126,13 @@ def _axes(section: str, table: TomlTable | None, places: Mapping[str, Where]) ->
     if table is None:
         return
     if section in _KINDS:
-        yield from _component_axes(_KINDS[section], without_label(table), where)
+        yield from component_axes(_KINDS[section], without_label(table), where)
         return
     loader = own if "file" in table else getattr(datasets, str(table.get("name")), None)
     hints = {**(declared_types(loader) if loader else {}), **declared_types(DataSpec)}
     for key, value in table.items():
         if key != "kinds":  # a table of columns
-            yield from _axis(value, hints.get(key, Any), (*where, key))
-
-
-def _component_axes(base: type[Any], table: TomlTable, where: Where) -> Iterator[Axis]:
-    cls = family(base).get(registered_name(table.get("kind")))
-    hints = {} if cls is None else declared_types(cls)
-    for key, value in table.items():
-        name = "kind" if key == "kind_" else key
-        if key != "kind":
-            yield from _axis(value, hints.get(name, Any), (*where, key))
-
-
-def _axis(value: Any, hint: Any, where: Where) -> Iterator[Axis]:
-    """The axes of one entry: itself, or those inside the components it holds."""
-    if isinstance(value, dict) and "kind" in value:
-        yield from _component_axes(Component, value, where)
-    elif isinstance(value, dict) and (value.keys() & {"values", *_RANGE}):
-        yield Axis(where, _values(value, hint, where))
-    elif isinstance(value, list) and not fits(value, hint):
-        if not value:
-            raise Problem(where, f"{where[-1]} = [] is a grid without points")
-        yield Axis(where, tuple(value))
-    elif isinstance(value, list):
-        for i, element in enumerate(value):
-            if isinstance(element, dict):
-                yield from _axis(element, hint, (*where, i))
-
-
-def _values(table: TomlTable, hint: Any, where: Where) -> Values:
-    unknown = table.keys() - {"values", *_RANGE}
-    if unknown or ("values" in table and len(table) > 1):
-        raise Problem(
-            where,
-            f"{where[-1]} = {dict(table)!r} is no list of values",
-            hint='{ values = […] } or { from = …, to = …, steps = …, scale = "log" }',
-        )
-    if "values" in table:
-        if not isinstance(table["values"], list) or not table["values"]:
-            raise Problem(where, f"{where[-1]}: values must be a list with something in it")
-        return tuple(table["values"])
-    return span(table, where, whole=not fits(0.5, hint))
-
-
-def span(table: TomlTable, where: Where, *, whole: bool) -> Values:
-    """The values from one number to another, both included."""
-    low: Any = table.get("from")
-    high: Any = table.get("to")
-    scale = table.get("scale", "linear")
-    numbers = isinstance(low, int | float) and isinstance(high, int | float)
-    if not numbers or low >= high or scale not in ("linear", "log"):
-        raise Problem(
-            where,
-            f"{where[-1]} = {dict(table)!r} goes from nowhere to nowhere",
-            hint='from must be below to, scale "linear" or "log"',
-        )
-    log = scale == "log"
-    if log and low <= 0:
-        raise Problem(where, f'{where[-1]}: from = {low} has no place on scale = "log"')
-    if "steps" in table:
-        steps = table["steps"]
-        if not isinstance(steps, int) or steps < 2 or "step" in table:
-            raise Problem(where, f"{where[-1]}: give steps of at least 2, or a step, not both")
-        points = (np.geomspace if log else np.linspace)(low, high, steps)
-    elif "step" in table or (whole and not log):
-        step = table.get("step", 1)
-        if not step > 0 or log:
-            raise Problem(where, f"{where[-1]}: step = {step} must be > 0, and not on a log scale")
-        points = low + step * np.arange(math.floor((high - low) / step + 1e-9) + 1)
-    else:
-        return Range(float(low), float(high), log, whole)
-    values = [round(v) if whole else float(f"{v:.12g}") for v in points.tolist()]
-    return tuple(dict.fromkeys(values))
+            yield from axes_of(value, hints.get(key, Any), (*where, key))
 
 
 def _label(value: Any) -> Any:

@@ -78,12 +78,13 @@ from typing import Any
 import numpy as np
 
 from solera.core.config import Problem, build_table, check_call, errors_located, nearest, read_text
+from solera.core.grids import span
 from solera.data.partition import Partition
 from solera.evaluation.metrics import EVALUATED, METRICS
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
 from solera.robust.attacks import Attack
-from solera.study.files.grid import Grid, grids_of, resource_of, span
+from solera.study.files.grid import Grid, grids_of, resource_of
 from solera.study.files.tables import (
     SCHEMES,
     BudgetSpec,

@@ -7,7 +7,7 @@ for all owners: nothing to read one by one, and nobody to choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from solera.core.payload import encode, encoded_size
 from solera.core.schema import Schema
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Total
+from solera.trust.epoch.atoms import Atoms
 
 
 class NotClosed(UsageError):
@@ -40,7 +41,8 @@ class BoardEngine:
     """Carries asks of all owners whose answers add up; everything else is refused by name.
 
     ``schema`` is what the dictionary says of the rows, and ``gaps`` are the columns in which it
-    allows values to be missing. ``names`` are the owners in the epoch's order.
+    allows values to be missing. ``names`` are the owners in the epoch's order, ``atoms`` gives
+    the cells of its columns.
     """
 
     closed = True
@@ -54,16 +56,27 @@ class BoardEngine:
         *,
         gaps: tuple[str, ...] = (),
         names: tuple[str, ...] = (),
+        atoms: Callable[[], Atoms | None] = lambda: None,
     ) -> None:
         self.exchange = exchange
         self.gaps = gaps
+        self._atoms = atoms
         self.client_names = names
+        self.scored: dict[Any, Any] = {}
+        """What models scored on parts: each is scored once."""
+        self.persons: Mapping[Part, int] = {}
+        """What the first sum of a job has told."""
         self._schema = schema
         self._owners = owners
 
     @property
     def clients(self) -> int:
         return self._owners
+
+    @property
+    def atoms(self) -> Atoms | None:
+        """The cells of the dictionary's columns, in an epoch."""
+        return self._atoms()
 
     @property
     def schema(self) -> Schema:
@@ -75,7 +88,15 @@ class BoardEngine:
         assert aggregation is not None
         total = self.exchange.total(question_of(ask), ask, aggregation)
         up = np.full(self._owners, encoded_size(total.partial), dtype=np.int64)
-        yield Block(ask.clients, up, [], partial=total.partial, noised=total.noised)
+        for entry in total.absent:
+            if not aggregation.adds(entry.partition(".")[0]):
+                why = (
+                    f"too few persons are behind some numbers of {entry!r}, and it is no plain sum"
+                )
+                _refuse(ask, why, ".fold(so.aggregations.Sum())")
+        yield Block(
+            ask.clients, up, [], partial=total.partial, absent=total.absent, noised=total.noised
+        )
 
     def sizes(self, part: Part) -> IntArray | None:
         """Nobody knows how many rows an owner has."""

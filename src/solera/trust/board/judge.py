@@ -3,7 +3,8 @@
 Sums over all rows of a part are told where the owners together have ``min_count`` persons in it;
 what rests on some rows by its support (:mod:`.supports`). Gram matrices solve a model at once: they
 take at most a sixth of all persons as parameters of one output (a third fixes labels of single
-rows). What takes many steps needs ``exact_training``.
+rows). What takes many steps needs ``exact_training``. What carries the noise of ``dp=`` needs none
+of it: every owner adds its share.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from solera.trust.contributions import (
     Fact,
     Joint,
     Sums,
+    Supports,
     Update,
     entries_of,
 )
 from solera.trust.grams import Gram
 from solera.trust.noise import noise_table
-from solera.trust.open_asks import behind, with_entry
+from solera.trust.open_asks import behind, numbers_of, with_entry
 from solera.trust.policy import Policy
 
 SHARE = 6
@@ -72,8 +74,9 @@ def judge(
 
     ``persons`` are known but while they are counted.
     """
-    if noise_table(payload) is not None:
-        _refuse(task, f"noise inside a sum {NEXT}", "leave dp= out, or the policy 'trusted'")
+    if (privacy := noise_table(payload)) is not None:
+        _check_noised(task, privacy, reply, policy)
+        return Judged(numbers_of(task, client, payload, reply), {})
     numbers, supports = reply, {}
     entries = list(entries_of(reply))
     some_rows = any(isinstance(leaf, Contribution) and is_of_some_rows(leaf) for _, leaf in entries)
@@ -84,6 +87,11 @@ def judge(
         if persons is not None and leaf.about_rows:
             _check_persons(task, entry, leaf, policy, persons[leaf.part])
         rows = behind(client, leaf, policy.unit)
+        if isinstance(leaf, Supports):
+            keys = keyed.keys(client, leaf.part)
+            support = support_of(leaf, rows, keys, False, keyed.secret, keyed.owners)
+            numbers = with_entry(numbers, entry, support.share)
+            continue
         numbers = with_entry(numbers, entry, leaf.numbers(rows))
         if some_rows and isinstance(leaf, Counts | Sums | Joint):
             several = persons is not None and persons["rows"][leaf.part] > persons[leaf.part]
@@ -92,13 +100,30 @@ def judge(
     return Judged(numbers, supports)
 
 
+def _check_noised(task: Task, privacy: Mapping[str, Any], reply: Any, policy: Policy) -> None:
+    """Refuse what this owner's share of noise, which stands in the place of supports, hides not.
+
+    Noise hides every person, however few are behind a number and however many rounds there are.
+    """
+    if policy.honest_peers is not None and privacy["share"] > policy.honest_peers:
+        _refuse(
+            task,
+            f"it counts on the noise of {privacy['share']} other owners, the policy on "
+            f"{policy.honest_peers}",
+            f"so.DP(…, honest_peers={policy.honest_peers})",
+        )
+    for entry, leaf in entries_of(reply):
+        if not isinstance(leaf, Contribution):
+            _refuse_bare(task, entry)
+
+
 def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy: Policy) -> None:
     """Refuse what no sum of this version may hold."""
     if isinstance(leaf, Gram | Update) and leaf.rows is not None:
         _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
-    elif isinstance(leaf, Update):
+    elif isinstance(leaf, Update) and leaf.solves is None:
         _check_update(task, entry, payload, policy)
-    elif not isinstance(leaf, Fact | Gram | Counts | Sums | Joint):
+    elif not isinstance(leaf, Fact | Gram | Update | Counts | Sums | Joint):
         _refuse_bare(task, entry)
 
 
@@ -138,8 +163,9 @@ def _check_persons(
             f"have fewer than min_count = {policy.min_count} persons",
             "another part, or more persons",
         )
-    if isinstance(leaf, Gram):
-        check_sixth(int(leaf.X.shape[1]), persons, f"task {task.name!r}")
+    parameters = int(leaf.X.shape[1]) if isinstance(leaf, Gram) else getattr(leaf, "solves", None)
+    if parameters:
+        check_sixth(parameters, persons, f"task {task.name!r}")
 
 
 def check_sixth(parameters: int, persons: int, what: str) -> None:

@@ -17,7 +17,8 @@ from solera.core.component import describe
 from solera.core.errors import PayloadError, UsageError
 from solera.trust.board.hashing import digest
 
-Kind = Literal["statistics", "evaluation", "training"]
+Kind = Literal["statistics", "evaluation", "training", "atoms"]
+"""Those of an owner's ``jobs``, and the one in which agents find the atoms of an epoch."""
 REPEATS = 10
 """A seed of a closed job is the number of a repeat, below this."""
 _DIGITS = 3
@@ -31,13 +32,15 @@ class JobText:
     Parameters
     ----------
     kind: what it is for owners.
-    learner: the learner as :func:`solera.core.component.describe` describes it, or the learner.
+    learner: the learner as :func:`solera.core.component.describe` describes it, or the learner. Of
+        a grid a list of them: they are fitted one after the other, and the one with the smallest
+        mean loss over the validation folds is the result.
     population, columns, target: which rows of the dictionary, and what of them.
+    positive: the class of two that counts as positive; without it the second.
     training, validation, test: the folds (0 to 9) of every part; a fold is in one of them.
     metrics: what an evaluation gives.
     callbacks: what stops rounds early: ``EarlyStopping`` and ``StopAt``, described.
     model: the hash of an earlier closed result, to be judged or to start from.
-    dp: noise, described; None for none.
     repeat: 0 to 9; another one has other draws.
     patience: days that an owner who is away is waited for.
     researcher, researcher_key: who gets the result, and the X25519 key that it is sealed to.
@@ -48,22 +51,27 @@ class JobText:
     population: str = "all"
     columns: tuple[str, ...] = ()
     target: str | tuple[str, ...] | None = None
+    positive: str = ""
     training: tuple[int, ...] = tuple(range(10))
     validation: tuple[int, ...] = ()
     test: tuple[int, ...] = ()
     metrics: tuple[str, ...] = ()
     callbacks: tuple[Any, ...] = ()
     model: str | None = None
-    dp: Any = None
     repeat: int = 0
     patience: int = 7
     researcher: str = ""
     researcher_key: bytes = field(default=bytes(_KEY))
 
     def __post_init__(self) -> None:
-        for name in ("learner", "callbacks", "dp"):
+        for name in ("learner", "callbacks"):
             object.__setattr__(self, name, _plain(describe(getattr(self, name)), name))
         _check(self)
+
+    @property
+    def learners(self) -> list[Any]:
+        """The points of a grid; of a text without one, its learner."""
+        return self.learner if isinstance(self.learner, list) else [self.learner]
 
 
 def canonical(text: JobText) -> bytes:
@@ -136,7 +144,7 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _is_tuple(name: str, value: Any) -> bool:
-    return isinstance(value, list) and name not in ("learner", "dp")
+    return isinstance(value, list) and name != "learner"
 
 
 def _check(text: JobText) -> None:
@@ -149,6 +157,12 @@ def _check(text: JobText) -> None:
         )
     if type(text.patience) is not int or text.patience < 1:
         raise UsageError.of(text, "patience", text.patience, "must be a number of days")
+    if isinstance(text.learner, list) and not (len(text.learner) > 1 and text.validation):
+        raise UsageError(
+            "the points of a grid are compared by their losses over validation folds, here are "
+            f"{len(text.learner)} points and {len(text.validation)} folds",
+            hint="validation = 0.2",
+        )
     folds = [*text.training, *text.validation, *text.test]
     if not all(type(fold) is int and 0 <= fold < 10 for fold in folds):
         raise UsageError(f"folds are 0 to 9, not {folds}")

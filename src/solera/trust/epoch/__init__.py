@@ -1,5 +1,6 @@
 """What owners agree on before anything is asked of their rows: dictionary, populations, freeze."""
 
+from solera.trust.epoch.atoms import Atoms
 from solera.trust.epoch.changes import Changes, changes, own_faults
 from solera.trust.epoch.dictionary import Dictionary, DictionaryColumn
 from solera.trust.epoch.epoch import Draft, Epoch, EpochError, Owner, Signature, SignedEpoch
@@ -9,6 +10,7 @@ from solera.trust.epoch.snapshot import FOLDS, PastSnapshot, Snapshot
 __all__ = [
     "EVERYONE",
     "FOLDS",
+    "Atoms",
     "Changes",
     "Criterion",
     "Dictionary",

@@ -1,20 +1,26 @@
-"""How far owners are with a draft: who has entered a part, and who has signed."""
+"""How far owners are with a draft: who has entered a part, who has signed, who knows the atoms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from solera.trust.epoch.atoms import Atoms
 from solera.trust.epoch.epoch import Draft, Epoch, Owner, Signature, SignedEpoch
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A draft, the parts of owners by their names, and signatures."""
+    """A draft, the parts of owners by their names, signatures, and atoms that an agent has signed.
+
+    ``search`` says how far the agents are with the atoms.
+    """
 
     draft: Draft
     parts: Mapping[str, Owner]
     signatures: Sequence[Signature] = ()
+    atoms: Atoms | None = None
+    search: str = ""
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -25,5 +31,7 @@ class Agreement:
         """The epoch with the signatures so far that are of it; None until all parts are there."""
         if self.waiting:
             return None
-        epoch = Epoch(self.draft, tuple(self.parts[name] for name in self.draft.owners))
-        return SignedEpoch(epoch, tuple(s for s in self.signatures if s.is_of(epoch)))
+        agreed = Epoch(self.draft, tuple(self.parts[name] for name in self.draft.owners))
+        epoch = replace(agreed, atoms=self.atoms)
+        signatures = [s for s in self.signatures if s.is_of(epoch) or s.is_of(agreed)]
+        return SignedEpoch(epoch, tuple(signatures))

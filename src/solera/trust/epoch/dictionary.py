@@ -164,7 +164,7 @@ class Dictionary:
         kind, classes = self._target_kind(names)
         features = tuple(self.column(name).feature for name in self._shown(columns, names))
         outputs = len(classes) if kind in ("classes", "labels") else len(names)
-        return Schema(features, kind, classes, outputs, names if kind == "labels" else ())
+        return Schema(features, kind, classes, outputs, () if kind == "classes" else names)
 
     def rows(
         self,
@@ -238,7 +238,9 @@ class Dictionary:
         if not names:
             return "none", none
         columns = [self.column(name, ("target",)) for name in names]
-        if all(column.kind == "numeric" for column in columns):
+        kinds = [column.kind for column in columns]
+        survival = kinds == ["numeric", "categorical"] and columns[1].categories == LABELS[0]
+        if survival or {*kinds} == {"numeric"}:
             return "numbers", none
         if len(columns) == 1 and columns[0].kind == "categorical":
             return "classes", np.unique(class_values(columns[0].categories))
@@ -246,6 +248,6 @@ class Dictionary:
             return "labels", np.arange(len(columns))
         raise Problem(
             ("target",),
-            f"{', '.join(names)}: a target is one categorical column, numeric columns, or several "
-            'labels with categories = ["0", "1"]',
+            f"{', '.join(names)}: a target is one categorical column, numeric columns, several "
+            'labels with categories = ["0", "1"], or a time and a label',
         )

@@ -1,7 +1,9 @@
 """An epoch: a data freeze that all owners have signed.
 
 A *draft* is a dictionary and who is to sign it. Each owner enters its *part* (its key, and a
-commitment to its rows); draft and parts are the epoch, and its hash is what all sign.
+commitment to its rows). Draft and parts are what people compare by voice and sign. Then the owners'
+agents find the atoms (:mod:`solera.trust.board.atoms`) and sign all of it: that is the epoch in
+which jobs run.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 from solera.core.config import Problem, errors_located, read_text
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.payload import decode, encode
+from solera.trust.epoch.atoms import Atoms
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.dictionary_file import EPOCH_TABLE, dictionary_text, from_tables, quoted
 from solera.trust.epoch.runtime import differences
@@ -25,6 +28,7 @@ from solera.trust.signatures import KEY, Signer, signed_message, verify
 FEWEST_OWNERS = 3
 MOST_OWNERS = 64
 RECOMMENDED_OWNERS = 4
+_EPOCH, _WITHOUT_ATOMS = "solera epoch 2", "solera epoch 1"
 
 
 class EpochError(SoleraError, ValueError):
@@ -136,6 +140,8 @@ class Owner:
 class Epoch:
     """A draft and what every owner entered, in the draft's order of owners.
 
+    ``atoms`` are None until the owners' agents have found them.
+
     Examples
     --------
     >>> import numpy as np, solera as so
@@ -150,6 +156,7 @@ class Epoch:
 
     draft: Draft
     owners: tuple[Owner, ...]
+    atoms: Atoms | None = None
 
     def __post_init__(self) -> None:
         names = tuple(owner.name for owner in self.owners)
@@ -186,9 +193,14 @@ class Epoch:
         """32 bytes that name the epoch."""
         return hashlib.sha256(self.encode()).digest()
 
+    @property
+    def agreed(self) -> Epoch:
+        """What people sign: all but the atoms."""
+        return replace(self, atoms=None)
+
     def words(self) -> str:
-        """The hash in five words: owners compare them by voice before they sign."""
-        return words_of(self.hash)
+        """What people sign, in five words: they compare them by voice before they do."""
+        return words_of(self.agreed.hash)
 
     @property
     def keys(self) -> tuple[bytes, ...]:
@@ -204,21 +216,38 @@ class Epoch:
     def encode(self) -> bytes:
         """The bytes that say all of it, and nothing else does."""
         owners = [owner.to_payload() for owner in self.owners]
-        return encode(["solera epoch 1", [self.draft.toml(), owners]])
+        return encode([_EPOCH, [self.draft.toml(), owners, self.atoms]])
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """The epoch of such bytes."""
+    def decode(cls, data: bytes, *, past: bool = False) -> Self:
+        """The epoch of such bytes; those of a version without atoms only as a ``past`` one."""
         try:
-            text, owners = _content(data, "solera epoch 1")
-            if not isinstance(text, str):
-                raise TypeError("its draft is no text")
-            return cls(Draft.parse(text), tuple(map(Owner.from_payload, owners)))
+            if _kind_of(data) == _WITHOUT_ATOMS:
+                if not past:
+                    raise EpochError(
+                        "this epoch was signed with an earlier version, which had no atoms",
+                        hint="solera dictionary draft --next --out next.toml, then at every owner "
+                        "solera dictionary sign next.toml",
+                    )
+                epoch = cls(*cls._parts(*_content(data, _WITHOUT_ATOMS)))
+                vars(epoch)["hash"] = hashlib.sha256(data).digest()
+                return epoch
+            text, owners, atoms = _content(data, _EPOCH)
+            draft, parts = cls._parts(text, owners)
+            if atoms is not None:
+                atoms = Atoms.from_payload(atoms, draft.dictionary)
+            return cls(draft, parts, atoms)
         except EpochError:
             raise
         except (TypeError, ValueError) as error:
             reason = error.message if isinstance(error, SoleraError) else str(error)
             raise EpochError(f"this is no epoch: {reason}") from None
+
+    @staticmethod
+    def _parts(text: Any, owners: Any) -> tuple[Draft, tuple[Owner, ...]]:
+        if not isinstance(text, str):
+            raise TypeError("its draft is no text")
+        return Draft.parse(text), tuple(map(Owner.from_payload, owners))
 
     def sign(self, identity: Signer, *, consent: str = "") -> Signature:
         """The signature of an owner, with what it consents to, or of one that has left."""
@@ -229,16 +258,19 @@ class Epoch:
         """Raise :class:`EpochError` unless all have signed, and consented where they must.
 
         ``earlier`` are epochs before this one: an owner that came or left alone must consent, since
-        the difference of two totals would be its own.
+        the difference of two totals would be its own. Who leaves signs all but atoms.
         """
         valid: dict[bytes, Signature] = {}
+        settled: set[bytes] = set()
         for signature in signatures:
-            if not signature.is_of(self):
+            if signature.is_of(self):
+                settled.add(signature.key)
+            elif not signature.is_of(self.agreed):
                 raise EpochError(
                     f"a signature of key {signature.key.hex()[:16]}… is not of this epoch"
                 )
             valid[signature.key] = signature
-        absent = [owner.name for owner in self.owners if owner.key not in valid]
+        absent = [owner.name for owner in self.owners if owner.key not in settled]
         if absent:
             raise EpochError(f"not signed yet by {', '.join(absent)}")
         for epoch in earlier:
@@ -296,9 +328,16 @@ class SignedEpoch:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The owners that have not signed."""
+        """The owners of whom nobody has signed."""
         signed = {signature.key for signature in self.signatures}
         return tuple(owner.name for owner in self.epoch.owners if owner.key not in signed)
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """The owners whose agents have yet to sign the atoms."""
+        epoch = self.epoch
+        settled = {s.key for s in self.signatures if epoch.atoms and s.is_of(epoch)}
+        return tuple(owner.name for owner in epoch.owners if owner.key not in settled)
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -306,11 +345,13 @@ class SignedEpoch:
         return encode(["solera signed epoch 1", [self.epoch.encode(), signatures]])
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, *, past: bool = False) -> Self:
         """The epoch and signatures of a file; they are not verified yet."""
         try:
             epoch, signatures = _content(data, "solera signed epoch 1")
-            return cls(Epoch.decode(epoch), tuple(map(Signature.from_payload, signatures)))
+            return cls(
+                Epoch.decode(epoch, past=past), tuple(map(Signature.from_payload, signatures))
+            )
         except EpochError:
             raise
         except (TypeError, ValueError):
@@ -349,8 +390,16 @@ def _content(data: bytes, kind: str) -> Any:
         if named != kind or not isinstance(content, list):
             raise ValueError
     except (TypeError, ValueError, PayloadError):
-        raise EpochError(f"this is no {kind.removeprefix('solera ').removesuffix(' 1')}") from None
+        raise EpochError(f"this is no {kind.removeprefix('solera ')[:-2]}") from None
     return content
+
+
+def _kind_of(data: bytes) -> Any:
+    """The kind that a file says it is."""
+    try:
+        return decode(data)[0]
+    except (TypeError, ValueError, LookupError, PayloadError):
+        return None
 
 
 def _message(epoch_hash: bytes, consent: str) -> bytes:

@@ -4,6 +4,9 @@ In each step a client draws its rows, each by itself with probability q, and fol
 
     g̃ = (Σ_i g_i min(1, C / ‖g_i‖) + N(0, σ²C²)) / (q n)
 
+In a closed job every owner adds a share of the noise to its one step of a round, N(0, σ²C²/share),
+and n is the mean number of rows of an owner, so that the mean of all updates is one such step.
+
 No row is looped over. In a chain of dense layers the gradient of row i is the outer product of a
 layer's input aᵢ and its error eᵢ, so its norm is ‖aᵢ‖ ‖eᵢ‖ and no row's gradient is ever written
 down (Goodfellow 2015; Li et al. 2022, *ghost clipping*): errors are scaled, then multiplied as in
@@ -13,6 +16,7 @@ gradients lie in the lines of one matrix. Which rows are drawn is as secret as t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -206,8 +210,8 @@ def _step(
     single, plain = g.dtype == t.float32, network.config.plain and network.uncorrected
     for i, (draw, size) in enumerate(zip(draws, sizes.tolist(), strict=True)):
         noise = t.from_numpy(draw.normal(g.shape[1], single=single)).to(g)
-        g[i].add_(noise, alpha=privacy["noise"] * clip)
-        expected = max(rate * size, 1e-300)
+        g[i].add_(noise, alpha=privacy["noise"] * clip / math.sqrt(privacy["share"]))
+        expected = max(rate * privacy.get("rows", size), 1e-300)
         if plain:  # a pass over all parameters less
             network.weights[i, : network.trained].add_(g[i], alpha=-network.config.lr / expected)
         else:

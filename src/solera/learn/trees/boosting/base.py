@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -120,13 +121,17 @@ def gradients(scores: FloatArray, y: Array, loss: str) -> tuple[FloatArray, Floa
 def describe_target(client: Client, ask: Any) -> dict[str, Any]:
     """Rows per class; or rows, Σ y in units of 2^−shift, and a power of two above all |y|.
 
-    The power is told without noise alone. The first scores follow from these sums.
+    The power is told without noise alone, and Σ y² in its place in a closed job (``exact``). The
+    first scores follow from these sums.
     """
     rows = client.data.part("train")
     refuse_empty(client.id, len(rows))
     y = boosting_target(rows.y, ask)
     if ask["loss"] != "squared":
-        return {"counts": count_by(y, len(ask["classes"]))}
+        counts = {"counts": count_by(y, len(ask["classes"]))}
+        return {"rows": count_by(None), **counts} if "exact" in ask else counts
+    if "exact" in ask:
+        return {"rows": count_by(None), "moments": sum_by(None, np.stack([y, y**2], axis=1))}
     if "privacy" in ask:
         if "clip" not in ask["privacy"]:
             raise Refusal("with noise, numbers need a bound: clip")
@@ -173,3 +178,14 @@ def boosting_start(
     target = federation.ask(describe_target, {**ask, "shift": shift}, round=1).fold(fold)
     mean = float(np.ldexp(float(target["total"]), -shift)) / rows
     return rows, np.array([mean]), 2.0**exponent + abs(mean)
+
+
+def closed_start(federation: Federation, loss: str, classes: Any) -> tuple[int, FloatArray, float]:
+    """The same from one ask of a closed job; |y| is at most √Σ y²."""
+    ask = {"loss": loss, "classes": classes, "exact": True}
+    target = federation.ask(describe_target, ask).fold(Sum())
+    rows = int(target["rows"])
+    if loss != "squared":
+        return rows, initial_scores(target["counts"]), 1.0
+    total, squares = target["moments"].tolist()
+    return rows, np.array([total / rows]), math.sqrt(squares) + abs(total / rows)

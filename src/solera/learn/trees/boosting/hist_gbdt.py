@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Fields, Sum
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.errors import UsageError
+from solera.core.errors import DataError, GateRefusal, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
+from solera.learn.closed import is_closed, persons_in
+from solera.learn.preprocess.atom_bins import check_atoms, gaps_of, lines_of
 from solera.learn.preprocess.quantiles import NOISED_ASKS
 from solera.learn.trees.boosting.base import (
     Boosted,
     Exponents,
     boosting_start,
+    closed_start,
     noised_start,
 )
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
@@ -28,6 +32,7 @@ from solera.learn.trees.boosting.private_histograms import (
 )
 from solera.learn.trees.tree import Tree
 from solera.privacy.dp.mechanism import DP
+from solera.trust.board.judge import SHARE
 
 
 class FedHistGBDT(Boosted):
@@ -44,6 +49,11 @@ class FedHistGBDT(Boosted):
     Histograms are plain sums of whole numbers (:mod:`.histograms`), so every division of the same
     rows over clients gives the same trees. Missing values go where the gain is larger. Categories
     are read as numbers, in the order of their codes.
+
+    In a closed job bins are unions of the epoch's atoms. Cells of few persons are told together
+    with their neighbours, of both children of a split or of none, and trees are split between what
+    is told. Trees of several levels need owners who allow exact training; stumps (``max_depth=1``)
+    add up, and need six persons for each of their parameters, the bins.
 
     Parameters
     ----------
@@ -63,6 +73,7 @@ class FedHistGBDT(Boosted):
     """
 
     can_start = True
+    closed_job = None
     bins_: HistBins
     progress_: dict[str, Any]
 
@@ -91,10 +102,20 @@ class FedHistGBDT(Boosted):
             self._train_privately(federation, loss)
             return
         start = self._start
-        self.bins_ = HistBins(self.bins).fit(federation) if start is None else start.bins_
+        if start is None:
+            self.bins_ = HistBins(self.bins).fit(federation)
+        else:
+            self.bins_ = start.bins_
+            check_atoms(federation, self.bins_.edges_, self.schema_)
         binned = federation.prepared(self.bins_)
-        rows, self.initial_, bound = boosting_start(binned, loss, self.schema_.classes)
+        closed = is_closed(federation)
+        first_scores = closed_start if closed else boosting_start
+        rows, self.initial_, bound = first_scores(binned, loss, self.schema_.classes)
         order = {"loss": loss, "starts": self.bins_.starts_}
+        if closed:
+            gaps = gaps_of(federation, self.schema_)
+            order["lines"] = lines_of(self.bins_.starts_, gaps)
+            self._check_stumps(federation, gaps)
         self.trees_ = []
         self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}
         if start is not None:
@@ -109,6 +130,36 @@ class FedHistGBDT(Boosted):
                 progress["bound"] += max(float(np.abs(tree.value).max()) for tree in trees)
             self.progress_ = progress
             r.log(loss=total / rows)
+
+    @property
+    def cuts_at_atoms(self) -> bool:
+        return self.dp is None
+
+    @property
+    def needs_exact_training(self) -> bool:
+        return self.max_depth > 1 and self.dp is None
+
+    def _check_stumps(self, federation: Federation, gaps: BoolArray) -> None:
+        """Refuse stumps with more bins than a sixth of all persons, who would be told apart."""
+        if self.max_depth > 1:
+            return
+        persons = persons_in(federation)["train"]
+        edges = [len(of_column) for of_column in self.bins_.edges_]
+        others = 1 + int(gaps.sum())
+        parameters = others + sum(edges)
+        if SHARE * parameters <= persons:
+            return
+        fitting = [
+            bins
+            for bins in range(2, max(edges) + 1)
+            if SHARE * (others + sum(min(cuts, bins - 1) for cuts in edges)) <= persons
+        ]
+        raise GateRefusal(
+            f"FedHistGBDT(max_depth=1): bins of {parameters:,} parameters need "
+            f"{SHARE * parameters:,} persons of all owners, there are {persons:,}: more parameters "
+            "would fix targets of single persons",
+            hint=f"bins={fitting[-1]}" if fitting else "fewer columns, so.learn.FedSelect",
+        )
 
     def noised_asks(self) -> int:
         cutting = NOISED_ASKS if self._start is None else 0
@@ -171,7 +222,7 @@ class FedHistGBDT(Boosted):
             "initial": self.initial_,
             "values": [tree.value[:, 0] for tree in last],
         }
-        noised, add = "privacy" in order, Sum()
+        noised, closed, add = "privacy" in order, "lines" in order, Sum()
         asks, bound, loss = self.progress_["asks"], 1.0, 0.0
         for level in range(self.max_depth):
             ask = {**order, "step": np.array([asks, level, *units]), "splits": splits}
@@ -179,9 +230,12 @@ class FedHistGBDT(Boosted):
             fold: Aggregation = add
             if level == 0:
                 ask |= start
-                if order["loss"] == "squared" and not noised:
+                if order["loss"] == "squared" and not noised and not closed:
                     fold = Fields({"trees": Sum(), "loss": Sum(), "exponent": Exponents()})
-            total = r.ask(histograms, ask).fold(fold)
+            if closed and level:
+                ask["groups"] = [tree.groups for tree in growing]
+            replies = r.ask(histograms, ask)
+            total = replies.fold(fold)
             hist = list(total["trees"])
             if noised:
                 hist = [in_agreement(sums, self.bins_.starts_, order) for sums in hist]
@@ -189,8 +243,18 @@ class FedHistGBDT(Boosted):
                 loss = float(total["loss"])
             if "exponent" in total:
                 bound = float(2.0 ** int(total["exponent"]["max"]))
+            elif closed and level == 0:
+                bound = math.sqrt(2 * loss)  # squared loss is Σ g²/2
+            absent = [*replies.absent.get("trees", [0] * len(hist))]
             for tree in growing:
-                tree.grow(hist.pop(0) if len(tree.wanted) else None)
+                if not len(tree.wanted):
+                    tree.grow(None)
+                    continue
+                sums, marks = hist.pop(0), absent.pop(0)
+                told = np.broadcast_to(marks, sums.shape)[..., 0] == 0 if closed else None
+                if told is not None and not told.any() and level == 0:
+                    raise DataError("FedHistGBDT: too few persons of all owners to tell anything")
+                tree.grow(sums, told)
             asks += 1
             splits = [tree.last_splits() for tree in growing]
             if not any(len(tree.wanted) for tree in growing):
@@ -209,7 +273,11 @@ class FedHistGBDT(Boosted):
             "values": [[tree.value[:, 0] for tree in trees] for trees in self.trees_[:-1]],
         }
         behind, nothing_told = self.progress_["behind"], r.prepared.noised(None)
-        nothing_told.ask(catch_up, ask, to=behind, quorum=0, round=r.index).collect()
+        replies = nothing_told.ask(catch_up, ask, to=behind, quorum=0, round=r.index)
+        if is_closed(nothing_told):
+            replies.fold(Sum())
+        else:
+            replies.collect()
 
     def _splits(self, tree: Tree) -> IntArray:
         """A tree's splits over cells instead of values, as clients follow them."""

@@ -25,6 +25,8 @@ from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
+from solera.learn.closed import is_closed
+from solera.learn.preprocess.atom_bins import atom_bins, cells_between, starts_between
 from solera.learn.preprocess.quantiles import (
     first_counts,
     noised_quantiles,
@@ -36,8 +38,10 @@ from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.boosting.private_histograms import most_of_a_row
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
+from solera.trust import cells as trusted
 from solera.trust.cells import Behind
 from solera.trust.constructors import sum_by
+from solera.trust.merging import Neighbours
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -52,12 +56,12 @@ class HistBins(Transformer):
     """Every value as the number of its cell: the bins of all columns in a row, and missing values.
 
     Numeric columns are cut at quantiles over all clients, found from counts
-    (:mod:`solera.learn.preprocess.quantiles`); a value x is in bin i when edge_{i−1} < x ≤ edge_i.
+    (:mod:`solera.learn.preprocess.quantiles`), in a closed job between atoms of the epoch
+    (:mod:`solera.learn.preprocess.atom_bins`); a value x is in bin i when edge_{i−1} < x ≤ edge_i.
     Categories are bins in the order of their codes. Column j owns the cells ``starts_[j]`` to
     ``starts_[j + 1] − 1``, the last one for missing values.
     """
 
-    closed_job = "quantiles need counts by value, which wait for the next version"
     edges_: list[FloatArray]
     starts_: IntArray
 
@@ -65,6 +69,10 @@ class HistBins(Transformer):
         self.bins = bins
 
     def train(self, federation: Federation) -> None:
+        if is_closed(federation):
+            self.edges_ = atom_bins(federation, self.schema_, self.bins)
+            self.starts_ = starts_between(self.edges_)
+            return
         levels = np.arange(1, self.bins) / self.bins
         width = self.schema_.width
         numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
@@ -92,16 +100,10 @@ class HistBins(Transformer):
             else np.arange(len(feature.categories) - 1, dtype=np.float64)
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
-        self.starts_ = starts_of([len(edges) + 2 for edges in self.edges_])
+        self.starts_ = starts_between(self.edges_)
 
     def transform(self, X: Any) -> NDArray[np.int32]:
-        X = with_missing(self.check_rows(X))
-        cells = np.empty(X.shape, dtype=np.int32)
-        for j, edges in enumerate(self.edges_):
-            known = np.isfinite(X[:, j])
-            column = np.searchsorted(edges, X[:, j], side="left")
-            cells[:, j] = self.starts_[j] + np.where(known, column, len(edges) + 1)
-        return cells
+        return cells_between(with_missing(self.check_rows(X)), self.edges_, self.starts_)
 
 
 def _between(edges: FloatArray, levels: FloatArray) -> FloatArray:
@@ -204,8 +206,10 @@ def histograms(client: Client, ask: Any) -> dict[str, Any]:
     """Follow the splits of the last level, then add up gradients by node and cell.
 
     A sum of gradients follows from scores that the asker chooses, so that no number of rows behind
-    it bounds what it tells: without noise it leaves under the policy ``trusted`` only. With noise
-    the values of a row are bounded (:mod:`.private_histograms`), and nothing else is told.
+    it bounds what it tells: an open ask without noise is answered under the policy ``trusted``
+    only. With noise the values of a row are bounded (:mod:`.private_histograms`), and nothing else
+    is told. In a closed job (``lines``) cells are told in groups of neighbours, and no gradient's
+    length.
     """
     rows = client.data.part("train")
     level = _follow(rows, [client.id], np.array([len(rows)]), [client.state], ask)
@@ -236,14 +240,22 @@ class Level(NamedTuple):
     losses: FloatArray | None = None
     lengths: FloatArray | None = None
 
-    def trees(self, ask: Mapping[str, Any]) -> list[tuple[AtNodes, FloatArray]]:
+    def trees(self, ask: Mapping[str, Any]) -> list[tuple[trusted.Cells, FloatArray]]:
         """Of every tree that is asked for: the cells of the rows, and their values."""
-        shape = (int(ask["starts"][-1]),)
         return [
-            (AtNodes(self.cells, self.at[k], wanted, shape), self.carried[k])
+            (self._cells(k, ask), self.carried[k])
             for k, wanted in enumerate(ask["wanted"])
             if len(wanted)
         ]
+
+    def _cells(self, k: int, ask: Mapping[str, Any]) -> trusted.Cells:
+        """The cells of a tree; in a closed job as neighbours, which are told in groups."""
+        cells = AtNodes(self.cells, self.at[k], ask["wanted"][k], (int(ask["starts"][-1]),))
+        if "lines" not in ask:
+            return cells
+        if "groups" not in ask:
+            return Neighbours(cells, ask["lines"])
+        return Neighbours(cells, ask["lines"], siblings=2, groups=ask["groups"][k])
 
 
 def _follow(
@@ -273,7 +285,8 @@ def _follow(
         g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
         noised = "privacy" in ask
         carried = np.stack([g, h], axis=-1) if noised else rounded(g, h, Units(*numbers))
-        lengths = np.abs(g[0]) if ask["loss"] == "squared" else None
+        measured = ask["loss"] == "squared" and "lines" not in ask
+        lengths = np.abs(g[0]) if measured else None
     for kept in (scores, at, carried):
         kept.flags.writeable = False  # and so are its parts
     name = _state_of(ask)

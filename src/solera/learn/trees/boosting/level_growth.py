@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.core.clients import Array, FloatArray, IntArray
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.learn.trees.compiled import Loops, compiled
 from solera.learn.trees.tree import TreeBuilder
@@ -35,8 +35,11 @@ class GrowingTree:
     """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next.
 
     Of two children the smaller is wanted, for the other is the difference; ``_small`` tells which
-    of the wanted have too few rows to be split themselves.
+    of the wanted have too few rows to be split themselves. In a closed job both are wanted, side by
+    side, and ``groups`` are the groups of cells that were told of their parents.
     """
+
+    groups: IntArray
 
     def __init__(self, bins: HistBins, units: Units, limits: Limits) -> None:
         self.bins = bins
@@ -54,17 +57,22 @@ class GrowingTree:
         self._siblings = np.array([-1])
         self._small = np.array([False])
         self._hist: IntArray | None = None
+        self._told: BoolArray | None = None
         self._parents = np.array([-1])
         self._splits = np.empty((5, 0), dtype=np.int64)
         self._loops = loops
 
-    def grow(self, sums: Any) -> None:
-        """Split the open nodes, given the histograms of the wanted ones."""
+    def grow(self, sums: Any, told: BoolArray | None = None) -> None:
+        """Split the open nodes, given the histograms of the wanted ones.
+
+        ``told``: which cells hold the sum of their group, where not every cell is told.
+        """
         if sums is None:
             self._splits = self._splits[:, :0]
             return
-        asked = np.asarray(sums)
-        if self._loops is not None and self._fits(asked):
+        asked = np.asarray(sums) if told is None else np.array(sums)  # totals are read-only
+        self._told = told
+        if self._loops is not None and told is None and self._fits(asked):
             hist, wholes, divided, splits, left = self._best_by(self._loops, asked)
         else:
             hist = self._all_histograms(asked)
@@ -78,14 +86,23 @@ class GrowingTree:
         self._divide(nodes[divided], splits, sides.reshape(3, -1))
         rows = sides[2].T
         some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
+        if told is not None:
+            self.wanted = np.add.outer(self._splits[4][some], [0, 1]).ravel()
+            self.groups = (told.cumsum(axis=1) - told)[divided[some]]
+            return
         first, larger_left = self._splits[4], rows[0] > rows[1]
         self.wanted, self._siblings = (first + larger_left)[some], (first + ~larger_left)[some]
         self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
         self._hist, self._parents = hist, divided[some]
 
     def _totals(self, hist: IntArray) -> IntArray:
-        """Sums over all rows of every node: nodes × k."""
-        return np.asarray(hist[:, : self.starts[1]].sum(axis=1))
+        """Sums over all rows of every node: nodes × k; of the first column that is told."""
+        if self._told is None:
+            return np.asarray(hist[:, : self.starts[1]].sum(axis=1))
+        by_column = np.logical_or.reduceat(self._told, self.starts[:-1], axis=1)
+        first = by_column.argmax(axis=1)[:, None, None]
+        totals = np.add.reduceat(hist, self.starts[:-1], axis=1)
+        return np.asarray(np.take_along_axis(totals, first, axis=1)[:, 0])
 
     def _open_nodes(self) -> IntArray:
         """Of the asked nodes those that may be split, and the siblings of all."""
@@ -110,6 +127,8 @@ class GrowingTree:
         cell, sums = self._candidates(hist, totals)
         left = self.units.unpacked(sums)
         gains = self._gain(left, wholes)
+        if self._told is not None:
+            gains[~self._between_groups(cell)] = -np.inf
         place, each = gains.argmax(axis=1), np.arange(len(hist))
         chosen = np.stack([part[each, place] for part in left])
         gain = gains[each, place] - self._weight(*np.asarray(wholes[:2], np.float64))
@@ -120,6 +139,17 @@ class GrowingTree:
         divided = np.flatnonzero(gain > 0)
         splits = np.stack([column, cell, missing_left])[:, divided]
         return divided, splits, chosen[:, divided]
+
+    def _between_groups(self, cell: IntArray) -> BoolArray:
+        """Which splits are after the last cell of a group, nodes × splits.
+
+        With missing values to the left, those whose column tells these as a group of their own.
+        """
+        told, ends = self._told, self.starts[1:] - 1
+        assert told is not None
+        alone = (told[:, ends] & told[:, ends - 1]).take(self.column, axis=1)
+        again = cell[told.shape[1] :]
+        return np.concatenate([told, (told & alone).take(again, axis=1)], axis=1)
 
     def _fits(self, asked: Array) -> bool:
         """Whether these sums are such as the loop was compiled for, which does not look."""

@@ -1,4 +1,4 @@
-"""What clients count along trees, as far as they tell it: metrics, and class shares of leaves."""
+"""What clients count along trees: metrics, and class shares of leaves."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
-from solera.core.replies import Reply
+from solera.core.clients import FloatArray, IntArray
 from solera.evaluation.counts import class_metrics, metrics_of
 from solera.learn.trees.tree import Tree, shares
 
 METRICS = ("accuracy", "macro_f1")
 
 
-def mean_metrics(replies: Mapping[int, Reply], owners: IntArray) -> dict[str, FloatArray]:
-    """Mean metrics of the owners' trees at the other clients that tell all of a tree's matrix.
-
-    NaN for a tree of which none does.
-    """
+def mean_metrics(replies: Mapping[int, Any], owners: IntArray) -> dict[str, FloatArray]:
+    """Mean metrics of the owners' trees at the other clients that have rows; NaN where none has."""
     confusion = np.stack([reply["confusion"] for reply in replies.values()])
-    withheld = [_is_absent(reply, "confusion", reply["confusion"]) for reply in replies.values()]
-    counts = confusion.any(axis=(2, 3)) & ~np.any(withheld, axis=(2, 3))
+    counts = confusion.any(axis=(2, 3))
     counts &= np.array(list(replies))[:, None] != owners  # nobody judges the own tree
     number = counts.sum(axis=0)
     of_each = class_metrics(confusion.reshape(-1, *confusion.shape[2:]))
@@ -42,30 +37,15 @@ def calibrated(tree: Tree, seen: FloatArray) -> Tree:
     return tree.replaced(value=shares(below + shares(tree.value)))
 
 
-def _is_absent(reply: Reply, entry: str, counts: IntArray) -> BoolArray:
-    """Marks of the counts of an entry that the client withholds."""
-    return np.asarray(reply.absent.get(entry, np.zeros(counts.shape, dtype=bool)))
-
-
-def whole_leaves(reply: Reply) -> IntArray:
-    """Training rows by node and class, none of nodes of which the client withholds some."""
-    counts = reply["train"]["reached"]
-    few = _is_absent(reply, "train.reached", counts).any(axis=1, keepdims=True)
-    return np.where(few, 0, counts)
-
-
-def compare(reply: Reply, predicted: IntArray) -> dict[str, Any]:
-    """Metrics of the local and the global tree at one client, where it withholds no count."""
-    tested = reply["test"]["reached"].any() or "test.reached" in reply.absent
-    part = "test" if tested else "train"
+def compare(reply: Any, predicted: IntArray) -> dict[str, Any]:
+    """Metrics of the local and the global tree at one client."""
+    part = "test" if reply["test"]["reached"].any() else "train"
     reached, local = reply[part]["reached"], reply[part]["own"]
     of_global = np.zeros_like(local)
     np.add.at(of_global.T, predicted, reached)
-    compared: dict[str, Any] = {}
-    if f"{part}.reached" not in reply.absent:
-        compared["rows"] = int(reached.sum())
-    for name, entry, matrix in (("local", "own", local), ("global", "reached", of_global)):
-        if matrix.sum() and f"{part}.{entry}" not in reply.absent:
+    compared: dict[str, Any] = {"rows": int(reached.sum())}
+    for name, matrix in (("local", local), ("global", of_global)):
+        if matrix.sum():
             metrics = metrics_of({"confusion": matrix})
             compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
     return compared

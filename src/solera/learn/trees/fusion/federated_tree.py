@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from msgspec import Meta
 
+from solera.core.aggregation import Collect
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
@@ -16,14 +17,13 @@ from solera.core.federation import Federation
 from solera.core.replies import Reply
 from solera.evaluation.metrics import metric_label
 from solera.learn.trees.c45 import sizes_of
-from solera.learn.trees.client_trees import CollectMarked, CollectTrees
+from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
 from solera.learn.trees.fusion.client_counts import (
     METRICS,
     calibrated,
     compare,
     mean_metrics,
-    whole_leaves,
 )
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.fusion.rule_tree import tree_of_rules
@@ -102,13 +102,13 @@ class FederatedTree(SingleTree):
     ----------
     tree_, rule_set_: the global tree and the merged rules. ``rules_`` shows them as a table.
     local_trees_, clients_: the clients' trees, and whose they are.
-    scores_: mean metrics of every tree at the other clients that withhold no count of it, NaN where
-        all of them do: such trees are kept. kept_: the clients whose trees were merged.
+    scores_: mean metrics of every tree at the other clients, NaN where none of them answers: such
+        trees are kept. kept_: the clients whose trees were merged.
         threshold_: what the filter asked for.
     merged_: rules, how many were dropped on the way and their share of the expected rows.
     client_metrics_: accuracy and macro-F1 of the local and the global tree at every client, on its
         test rows where it keeps some; of the global one alone with ``by_counts``, where no client
-        has a tree. Metrics of which a client withholds counts are left out.
+        has a tree.
     """
 
     tree_: Tree
@@ -229,7 +229,7 @@ class FederatedTree(SingleTree):
         if len(self.clients_) < 2:
             return
         trees = [tree.to_payload() for tree in self.local_trees_]
-        replies = federation.ask(judge_trees, {**ask, "trees": trees}).fold(CollectMarked())
+        replies = federation.ask(judge_trees, {**ask, "trees": trees}).fold(Collect())
         self.scores_ = mean_metrics(replies, self.clients_)
 
     def _filter(self) -> None:
@@ -237,8 +237,7 @@ class FederatedTree(SingleTree):
         unknown = np.isnan(score)
         if unknown.any():
             log.warning(
-                "FederatedTree: %d of %d trees are kept of whose rows no other client tells all "
-                "counts, which withhold cells of fewer persons than their policy's min_count",
+                "FederatedTree: %d of %d trees are kept, which no other client has judged",
                 unknown.sum(),
                 len(score),
             )
@@ -301,12 +300,12 @@ class FederatedTree(SingleTree):
         rules["expected_rows"] = self.merged_["expected_rows"]
         ask = {**ask, "tree": self.tree_.to_payload(), "rules": rules}
         try:
-            replies = federation.ask(receive_tree, ask).fold(CollectMarked())
+            replies = federation.ask(receive_tree, ask).fold(Collect())
         except NotEnoughReplies:
             log.warning("no client answered the last message: the tree is not calibrated")
             replies = {}
         if self.calibrate and replies:
-            seen = sum(map(whole_leaves, replies.values()))
+            seen = sum(reply["train"]["reached"] for reply in replies.values())
             self.tree_ = calibrated(self.tree_, np.asarray(seen, dtype=np.float64))
         predicted = self.tree_.value.argmax(axis=1)
         self.client_metrics_ = [

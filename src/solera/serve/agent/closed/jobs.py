@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Protocol
 
 from solera.core.errors import PayloadError, SoleraError
+from solera.core.payload import decode
 from solera.serve.agent import home
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.closed.run import ClosedRun, Owner
 from solera.serve.agent.closed.store import OVER, ClosedStore, OwnJob
+from solera.serve.agent.epoch_boards import CoordinatorBoard
+from solera.serve.agent.epoch_files import EpochFiles
+from solera.serve.agent.epoch_signing import settle_epoch
 from solera.serve.agent.worker import Worker
 from solera.serve.audit import AuditLog
 from solera.serve.closed import ClosedJob, ClosedJobs, Ending, NewVerdict
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity
 from solera.trust.board.text import JobText, jid, parse
+from solera.trust.epoch.atoms import Atoms
 from solera.trust.epoch.epoch import Epoch
 
 log = logging.getLogger("solera.agent")
@@ -45,6 +50,9 @@ class Rules(Protocol):
 
     def objection(self, job: OwnJob) -> str | None:
         """Why a job that runs may not go on."""
+
+    def give_back(self, jid: str) -> None:
+        """What a job was to spend, of which nothing has left, is not spent."""
 
     def told(self, job: OwnJob, text: JobText) -> None:
         """A text waits for people."""
@@ -102,7 +110,23 @@ class OwnerJobs(threading.Thread):
         for own in self.store.jobs():
             if own.state in ("held", "approved") and own.jid not in going_on:
                 self.store.move(own.jid, "refused", "it ended before it began")
+                self._rules.give_back(own.jid)
         self._version = shown.version
+        self.settle(connection)
+
+    def settle(self, connection: Connection) -> None:
+        """Sign the atoms of an epoch, where the own run has found them."""
+        agreed = EpochFiles(self._folder).agreed()
+        epoch = "" if agreed is None else agreed.epoch.hash.hex()
+        for own in self.store.jobs():
+            result = self.store.result_of(own.jid) if own.epoch == epoch else None
+            if agreed is None or result is None:
+                continue
+            draft = agreed.epoch.draft
+            found = decode(decode(result[1])["result"])
+            atoms = Atoms.from_payload(found["atoms"], draft.dictionary)
+            board = CoordinatorBoard(connection, self._place.federation, draft)
+            settle_epoch(self._folder, self._identity, board, atoms)
 
     def _see(self, connection: Connection, job: ClosedJob) -> None:
         text = _checked_text(job)
@@ -115,7 +139,7 @@ class OwnerJobs(threading.Thread):
             connection.request("POST", f"/v1/closed/{job.jid}/over", json=ending)
             return
         epoch = self._rules.epoch(job.epoch, connection)
-        if epoch is not None:
+        if epoch is not None and epoch.atoms is not None:
             self.store.end_epochs_before(job.epoch)
         if own.state == "held":
             said = self._verdict(own, text, epoch)
@@ -163,6 +187,8 @@ class OwnerJobs(threading.Thread):
             store=self.store,
             connect=self._connect,
             objection=self._rules.objection,
+            finished=self.settle,
+            give_back=self._rules.give_back,
             stop=self.stop,
         )
         self._runs[own.jid] = run = ClosedRun(owner, own)
@@ -173,8 +199,9 @@ class OwnerJobs(threading.Thread):
 
     def words(self) -> str:
         """What is going on, for whoever looks at this client from afar."""
-        running = [run.job.jid[:8] for run in self._runs.values() if run.is_alive()]
-        return f"runs closed job {', '.join(running)}" if running else ""
+        running = [run for run in self._runs.values() if run.is_alive()]
+        words = [f"{run.job.jid[:8]} round {run.round + 1}" for run in running]
+        return f"runs closed job {', '.join(words)}" if words else ""
 
 
 def _checked_text(job: ClosedJob) -> JobText:

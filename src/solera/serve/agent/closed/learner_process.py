@@ -33,18 +33,26 @@ class AgentExchange:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._fits: list[Fit] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
     def total(self, question: bytes, ask: Ask, aggregation: Aggregation) -> Total:
         """What all owners come to."""
+        if ask.fit is not OUTSIDE and ask.fit not in self._fits:
+            self._fits.append(ask.fit)
         asked = {"ask": ask_to_payload(ask), "aggregation": describe(aggregation)}
-        self._channel.send({"total": question, **asked})
+        place = {"fit": self.number_of(ask.fit), "round": ask.round}
+        self._channel.send({"total": question, **place, **asked})
         total = self.receive()["total"]
-        return Total(total["partial"], tuple(total["noised"]))
+        return Total(total["partial"], total["absent"], tuple(total["noised"]))
 
     def keeps(self, fit: Fit) -> bool:
-        """The client's state comes and goes with every sum."""
-        return fit is not OUTSIDE
+        """The client's state comes and goes with every sum, that of an earlier job's model, too."""
+        return True
+
+    def number_of(self, fit: Fit) -> int:
+        """Which fit of the job it is; what is asked outside of any is about the last one."""
+        return self._fits.index(fit) if fit in self._fits else max(0, len(self._fits) - 1)
 
     def receive(self) -> Any:
         """What the agent says next."""
@@ -58,19 +66,29 @@ class AgentExchange:
             os._exit(0)  # nobody wants the result any more
 
 
+class WithoutTorch:
+    """Finds no torch, which computes by paths of its own."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """An import of it fails as where it is not installed."""
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"no {name} in the process of a learner", name=name)
+
+
 def main() -> None:
     """Learn what the agent says, and tell it the result."""
-    sys.modules["torch"] = None  # type: ignore[assignment]  # it has paths of its own
+    sys.meta_path.insert(0, WithoutTorch())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s learner: %(message)s")
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     exchange = AgentExchange(channel)
     order = exchange.receive()
     try:
-        result = carry_out(order, exchange)
+        result, model = carry_out(order, exchange)
     except Exception as error:  # it follows from totals, so that all owners end with it
         log.exception("the learner failed")
-        result = encode({"refused": f"the learner failed: {type(error).__name__}"})
-    channel.send({"result": result})
+        result, model = encode({"refused": f"the learner failed: {type(error).__name__}"}), None
+    fit = exchange.number_of(getattr(model, "_client_fit", OUTSIDE))
+    channel.send({"result": result, "fit": fit})
     exchange.receive()  # until the agent has it
 
 

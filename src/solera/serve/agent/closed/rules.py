@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from solera.core.component import build
-from solera.core.errors import SoleraError
-from solera.learn.closed import check_can_close, check_policy
+from solera.core.errors import GateRefusal, SoleraError
+from solera.learn.closed import check_learners, check_policy, check_price
+from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
+from solera.serve.agent.closed.price import price_of_text
 from solera.serve.agent.closed.store import OwnJob
-from solera.serve.agent.epoch_files import current_epoch, fetch_epoch
+from solera.serve.agent.epoch_files import EpochFiles, fetch_agreed, fetch_epoch
+from solera.serve.agent.ledger import Ledger, ledger_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import OwnerPolicy
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.closed import NewVerdict
 from solera.serve.closed_words import name_of, text_words
 from solera.serve.connection import Connection
-from solera.trust.board.text import JobText, parse
+from solera.trust.board.atoms import atoms_text
+from solera.trust.board.text import JobText, canonical, parse
 from solera.trust.epoch.epoch import Epoch
 
 _LOOK_SECONDS = 1.0
@@ -35,25 +40,56 @@ class OwnerRules:
         self._looked: dict[str, tuple[float, str | None]] = {}
 
     def epoch(self, hash: str, connection: Connection | None = None) -> Epoch | None:
-        """The epoch of this hash, if it is the newest that this owner and all others signed."""
-        signed = current_epoch(self._folder)
-        if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
-            signed = fetch_epoch(self._folder, connection, self._place.federation)
-        return signed.epoch if signed is not None and signed.epoch.hash.hex() == hash else None
+        """The epoch of this hash, if it is the newest that this owner and all others signed.
+
+        Or the one that they have signed before its atoms are found.
+        """
+        files = EpochFiles(self._folder)
+        for look, fetch in ((files.current, fetch_epoch), (files.agreed, fetch_agreed)):
+            signed = look()
+            if connection is not None and (signed is None or signed.epoch.hash.hex() != hash):
+                signed = fetch(self._folder, connection, self._place.federation)
+            if signed is not None and signed.epoch.hash.hex() == hash:
+                return signed.epoch
+        return None
 
     def verdict(self, job: OwnJob, text: JobText, epoch: Epoch) -> NewVerdict | None:
         """What is said of a text; None while people have yet to decide."""
         policy = self._policy()
         if reason := refusal(policy, text, epoch):
             return NewVerdict("refused", reason=reason)
-        if not policy.approval.is_needed(text.kind):
+        if text.kind == "atoms":
             return NewVerdict("approved")
+        if not policy.approval.is_needed(text.kind):
+            return self._reserved(job, text, epoch)
         last = self._last(job)
         if last is None or last.verdict == "withdrawn":
             return None
         if last.verdict == "rejected":
             return NewVerdict("refused", last.person, last.reason)
-        return NewVerdict("approved", last.person) if self._holds(last) else None
+        return self._reserved(job, text, epoch, last.person) if self._holds(last) else None
+
+    def _reserved(self, job: OwnJob, text: JobText, epoch: Epoch, person: str = "") -> NewVerdict:
+        """Approval, once what the whole job is worth is put down; refusal beyond the budget."""
+        price = price_of_text(canonical(text), len(epoch.owners))
+        budget = self._policy().rules.budget
+        if price is None or budget is None:
+            return NewVerdict("approved", person)
+        what = f"closed job, {at_the_sum(price.honest_peers)}"
+        try:
+            with closing(Ledger(ledger_of(self._folder, self._policy()))) as ledger:
+                ledger.begin(name_of(text))
+                ledger.spend(job.jid, what, price.events, *budget)
+        except GateRefusal as error:
+            return NewVerdict("refused", reason=str(error))
+        return NewVerdict("approved", person)
+
+    def give_back(self, jid: str) -> None:
+        """Take back what a job was to spend of which nothing has left."""
+        path = ledger_of(self._folder, self._policy())
+        if path.exists():
+            with closing(Ledger(path)) as ledger:
+                ledger.give_back(jid)
 
     def objection(self, job: OwnJob) -> str | None:
         """Why a job that runs may not go on, looked up now and then; in closed hours it waits."""
@@ -85,7 +121,7 @@ class OwnerRules:
     def told(self, job: OwnJob, text: JobText) -> None:
         """Tell people of a text that waits for them."""
         policy = self._policy()
-        if policy.approval.is_needed(text.kind):
+        if text.kind != "atoms" and policy.approval.is_needed(text.kind):
             here = {"federation": self._place.federation, "client": self._place.name}
             about = {"hash": job.jid, "job": name_of(text), "owner": text.researcher}
             notify(policy.notify, "held", **here, **about, description=text_words(text))
@@ -101,23 +137,33 @@ class OwnerRules:
 def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
     """Why a policy refuses a text, from the text and the dictionary alone."""
     rules = policy.rules
-    if text.kind not in rules.jobs:
+    if text.kind == "atoms":
+        if epoch.atoms is not None or canonical(text) != atoms_text(text.repeat):
+            return "this is not the text by which the atoms of an epoch are found"
+    elif epoch.atoms is None:
+        return "the atoms of this epoch are yet to be found"
+    elif text.kind not in rules.jobs:
         return f"the policy allows no {text.kind}: jobs = {list(rules.jobs)}"
     if len(epoch.owners) - 1 < rules.min_peers:
         return f"the policy wants at least {rules.min_peers} other owners in a sum"
     if epoch.min_count < rules.min_count:
         return f"the policy tells nothing of fewer than {rules.min_count} persons"
     if allowed := policy.data.columns:
-        schema = epoch.dictionary.schema(text.columns, text.target)
+        schema = epoch.dictionary.schema(text.columns, text.target or None)
         hidden = [f.name for f in schema.features if f.name not in allowed]
         if hidden:
             return f"[data] columns of the policy does not hold {', '.join(hidden[:5])}"
     if text.kind != "training":
         return None
     try:
-        learner = build(text.learner)
-        check_can_close(learner)
-        check_policy(learner, rules)
+        schema = epoch.dictionary.schema(text.columns, text.target)
+        schema.with_positive(text.positive or None)
+        learners = [build(learner) for learner in text.learners]
+        check_learners(learners)
+        for learner in learners:
+            check_policy(learner, rules)
+        owners = len(epoch.owners)
+        check_price(price_of_text(canonical(text), owners), rules, owners)
     except SoleraError as error:
         return str(error)
     return None

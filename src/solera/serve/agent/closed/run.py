@@ -16,7 +16,8 @@ from typing import Any
 
 from solera.core.component import build
 from solera.core.errors import DataError, SoleraError
-from solera.core.payload import decode
+from solera.core.payload import decode, encode
+from solera.learn.client_models import part_of
 from solera.serve.agent.attempts import CRASHES, AskKey, Attempts
 from solera.serve.agent.closed.connection import BoardClient, Interrupted
 from solera.serve.agent.closed.learner_child import LearnerDied, LearnerProcess
@@ -41,7 +42,8 @@ _DAY = 24 * 3600.0
 class Owner:
     """What a run needs of the agent.
 
-    ``objection(job)`` says why the job may not go on here now, if so.
+    ``objection(job)`` says why the job may not go on here now, if so; ``give_back(jid)`` that it
+    has ended before anything has left; ``finished(connection)`` that it is over.
     """
 
     identity: Identity
@@ -52,6 +54,8 @@ class Owner:
     store: ClosedStore
     connect: Callable[[], Connection]
     objection: Callable[[OwnJob], str | None]
+    finished: Callable[[Connection], None]
+    give_back: Callable[[str], None]
     stop: threading.Event
 
     @property
@@ -69,6 +73,8 @@ class ClosedRun(threading.Thread):
         self.owner, self.job = owner, job
         self.text: JobText = parse(job.text)
         self.learner: LearnerProcess | None = None
+        self.round = 0
+        """The round of what the learner asked last, from 0."""
         self._told = 0
         """How many numbers its sums have told."""
         self._names = [one.name for one in owner.epoch.owners]
@@ -80,6 +86,7 @@ class ClosedRun(threading.Thread):
             try:
                 with closing(self.owner.connect()) as connection:
                     self._go_on(self._board(connection))
+                    self.owner.finished(connection)
                 return
             except (Interrupted, LearnerDied, SoleraError, OSError) as error:
                 log.warning("closed job %s: %s", self.job.jid[:8], error)
@@ -116,7 +123,8 @@ class ClosedRun(threading.Thread):
             self._end(run, board, ended)
             return
         board.leave_result(closed.sealed)
-        self.owner.store.finish(self.job.jid, closed.digest.hex(), closed.content, self._told)
+        hash, part = closed.digest.hex(), encode(part_of(decode(terms.state)))
+        self.owner.store.finish(self.job.jid, hash, closed.content, part, self._told)
         board.end(finished=True)
 
     def _end(self, run: OwnerRun, board: BoardClient, ended: RunEnded) -> None:
@@ -128,6 +136,9 @@ class ClosedRun(threading.Thread):
             board.end(finished=False)
         except (RunEnded, CoordinatorError) as error:
             log.info("closed job %s: %s", self.job.jid[:8], error)
+        job = self.owner.store.job(self.job.jid)
+        if job is not None and not job.sums:
+            self.owner.give_back(self.job.jid)
         run.end()
         self.owner.store.end(self.job.jid, reason, self._told)
 
@@ -135,9 +146,11 @@ class ClosedRun(threading.Thread):
 
     def _learned(self, run: OwnerRun, terms: OwnTerms) -> bytes:
         """The result, from a learner that asks for one sum after the other."""
-        with LearnerProcess(self._order(), self.owner.stop) as self.learner:
+        with LearnerProcess(self._order(terms), self.owner.stop) as self.learner:
             while "result" not in (said := self._heard(run)):
+                terms.fit, self.round = said["fit"], said["round"]
                 self.learner.send({"total": self._total(run, terms, said)})
+            terms.fit = said["fit"]
             result: bytes = said["result"]
             return result
 
@@ -152,13 +165,15 @@ class ClosedRun(threading.Thread):
         seconds = self.text.patience * _DAY
         return OwnTerms(owner.worker, owner.attempts, self.job.jid, job, seconds)
 
-    def _order(self) -> dict[str, Any]:
+    def _order(self, terms: OwnTerms) -> dict[str, Any]:
         model = None
         if self.text.model is not None:
-            content = self.owner.store.result(self.text.model)
-            if content is None:
+            kept = self.owner.store.result(self.text.model)
+            if kept is None:
                 raise RunEnded(f"result {self.text.model[:12]} is not kept here")
-            model = decode(content)["result"]
+            model = decode(kept[0])["result"]
+            if self.text.kind == "evaluation":
+                terms.restore(kept[1])
         return {"text": self.job.text, "epoch": self.owner.epoch.encode(), "model": model}
 
     def _heard(self, run: OwnerRun) -> Any:
@@ -180,7 +195,11 @@ class ClosedRun(threading.Thread):
         aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
         total: Total = run.drive(sums_of(said["total"], aggregation, answer), terms.restore)
         self._told += numbers_in(total.partial)
-        return {"partial": total.partial, "noised": list(total.noised)}
+        return {
+            "partial": total.partial,
+            "absent": dict(total.absent),
+            "noised": list(total.noised),
+        }
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""

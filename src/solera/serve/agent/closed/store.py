@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS records (
 );
 CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT, facts TEXT);
 CREATE TABLE IF NOT EXISTS results (
-    hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB
+    hash TEXT PRIMARY KEY, jid TEXT, epoch TEXT, content BLOB, part BLOB
 );
 """
 
@@ -117,27 +117,31 @@ class ClosedStore:
 
     # --- results ---
 
-    def finish(self, jid: str, hash: str, content: bytes, numbers: int) -> None:
-        """Keep a result by its hash until the epoch ends; keys and records go."""
+    def finish(self, jid: str, hash: str, content: bytes, part: bytes, numbers: int) -> None:
+        """Keep a result by its hash until the epoch ends; keys and records go.
+
+        ``part`` is what this client alone keeps of the model.
+        """
         with self._database.write() as db:
             job = _job(db, jid)
-            row = (hash, jid, job.epoch, content)
-            db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", row)
+            row = (hash, jid, job.epoch, content, part)
+            db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
             db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
-        self.move(jid, "finished", result=hash)
+        self.move(jid, "finished", result=hash, numbers=numbers)
         self.erase(jid)
 
     def end(self, jid: str, reason: str, numbers: int) -> None:
         """The job is over without a result; what its sums have told still counts."""
         with self._database.write() as db:
             db.execute("UPDATE jobs SET numbers = ? WHERE jid = ?", (numbers, jid))
-        self.move(jid, "ended", reason)
+        self.move(jid, "ended", reason, numbers=numbers)
 
-    def result(self, hash: str) -> bytes | None:
-        """A result of an earlier closed job."""
+    def result(self, hash: str) -> tuple[bytes, bytes] | None:
+        """A result of an earlier closed job, and what this client alone keeps of its model."""
         with self._database.write() as db:
-            row = db.execute("SELECT content FROM results WHERE hash = ?", (hash,)).fetchone()
-            return None if row is None else bytes(row[0])
+            query = "SELECT content, part FROM results WHERE hash = ?"
+            row = db.execute(query, (hash,)).fetchone()
+            return None if row is None else (bytes(row[0]), bytes(row[1]))
 
     def result_of(self, jid: str) -> tuple[str, bytes] | None:
         """The result of a job and its hash."""

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from solera.core.errors import DataError, WorkerDied
-from solera.core.payload import decode
+from solera.core.payload import decode, encode
 from solera.serve.agent.attempts import AskKey, Attempts
 from solera.serve.agent.closed.connection import Interrupted
 from solera.serve.agent.worker import Worker
 from solera.trust.board.persons import PERSONS
+
+NOTHING = encode({})
 
 
 class OwnTerms:
@@ -21,13 +23,19 @@ class OwnTerms:
     ) -> None:
         self._worker, self._attempts = worker, attempts
         self._jid, self._job, self._seconds = jid, job, seconds
-        self.state = b""
-        """What the client keeps, as of the last sum."""
+        self.states: dict[int, bytes] = {}
+        """What the client keeps for each fit of the job, as of its last sum."""
+        self.fit = 0
         self.persons: Any = None
 
+    @property
+    def state(self) -> bytes:
+        """What the client keeps for the fit."""
+        return self.states.get(self.fit, NOTHING)
+
     def restore(self, state: bytes) -> None:
-        """What the client keeps from here on."""
-        self.state = state
+        """What the client keeps for the fit from here on."""
+        self.states[self.fit] = state
 
     def check(self) -> None:
         """An error unless the rows are those of the epoch."""
@@ -36,7 +44,8 @@ class OwnTerms:
     def order(self, key: str, **order: Any) -> tuple[Any, bytes]:
         """Terms, and the client's state; a task that keeps ending its process has failed."""
         attempt = AskKey(self._jid, 0, key)
-        whole = {**self._job, "persons": self.persons, "state": {"state": self.state}, **order}
+        whole = {**self._job, "persons": self.persons, "fit": self.fit, **order}
+        whole["state"] = {"state": self.state}
         while not self._attempts.begin(attempt).hopeless:
             try:
                 outcome = self._worker.add_up(whole, self._seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from solera.core.component import build
@@ -13,12 +14,16 @@ from solera.data.dictionary_tables import Table
 from solera.data.epoch_rows import selected_rows, snapshot_of
 from solera.engines.asks import ask_from_payload
 from solera.engines.owner import OwnerAnswer, OwnerWorker
+from solera.serve.agent.closed.price import price_of_text
 from solera.trust.board.text import JobText, parse
 from solera.trust.epoch.dictionary import Dictionary
 from solera.trust.epoch.epoch import Epoch
 from solera.trust.epoch.selection import Selection
 from solera.trust.epoch.snapshot import Snapshot
 from solera.trust.policy import Policy
+
+_ROUNDING = 1 + 1e-6
+"""Of ε, which is computed in one go beforehand, and sum by sum."""
 
 TableSource = Callable[[Dictionary], Table]
 """Reads an owner's rows by a dictionary."""
@@ -36,8 +41,8 @@ class ClosedTasks:
         self._rows: tuple[Table, Snapshot] | None = None
         self._text: bytes = b""
         self._worker: OwnerWorker | None = None
-        self._fit = Fit()
-        self._answer: tuple[bytes, OwnerAnswer] | None = None
+        self._fits: dict[int, Fit] = {}
+        self._answer: tuple[tuple[int, bytes], OwnerAnswer] | None = None
 
     def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """What became of an order; the reason of a failure is for this owner alone."""
@@ -58,12 +63,12 @@ class ClosedTasks:
 
     def _terms(self, worker: OwnerWorker, order: Mapping[str, Any]) -> tuple[Any, bytes]:
         question = order["question"]
-        if self._answer is None or self._answer[0] != question:
-            if order["state"]["state"]:
-                worker.restore(order["state"]["state"], self._fit)
-            ask = ask_from_payload({**order["ask"], "fit": self._fit})
+        if self._answer is None or self._answer[0] != (order["fit"], question):
+            fit = self._fits.setdefault(order["fit"], Fit())
+            worker.restore(order["state"]["state"], fit)
+            ask = ask_from_payload({**order["ask"], "fit": fit})
             aggregation = build(order["aggregation"])
-            self._answer = question, worker.answer(question, ask, aggregation)
+            self._answer = (order["fit"], question), worker.answer(question, ask, aggregation)
         answer = self._answer[1]
         return answer.first() if order["method"] == "first" else answer.told(order["supports"])
 
@@ -73,7 +78,7 @@ class ClosedTasks:
         if self._worker is None or (self._epoch, self._text) != (order["epoch"], text):
             self._worker, self._answer = None, None
             self._worker = self._new_worker(order, parse(text))
-            self._text, self._fit = text, Fit()
+            self._text, self._fits = text, {}
         self._worker.persons = order["persons"]
         return self._worker
 
@@ -91,7 +96,10 @@ class ClosedTasks:
                 hint="solera dictionary change",
             )
         rows = selected_rows(epoch.dictionary, [self._rows], selection_of(text))
-        return OwnerWorker(rows, self._policy, secret, len(epoch.owners))
+        owners = len(epoch.owners)
+        price = price_of_text(order["text"], owners)
+        budget = None if price is None else (price.epsilon * _ROUNDING, price.delta)
+        return OwnerWorker(rows, replace(self._policy, budget=budget), secret, owners)
 
 
 def selection_of(text: JobText) -> Selection:

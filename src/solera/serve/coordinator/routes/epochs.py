@@ -1,4 +1,7 @@
-"""Epochs: anybody of a federation proposes a draft, its owners enter their parts and sign."""
+"""Epochs: anybody of a federation proposes a draft, its owners enter their parts and sign.
+
+Then their agents find the atoms, in a closed job, and sign them.
+"""
 
 from typing import Annotated
 
@@ -48,8 +51,13 @@ def epochs_of(coordinator: Coordinator) -> APIRouter:
 
     @routes.put("/v1/dictionary/{draft}/signature")
     def sign(draft: Digest, who: Client, new: NewSignature) -> DraftState:
-        """An owner signs the epoch, or one that leaves consents to it."""
-        return store.add_signature(draft, who, Signature.decode(unframed(new.signature)))
+        """An owner signs the epoch, one that leaves consents to it, or an agent signs its atoms."""
+        signature = Signature.decode(unframed(new.signature))
+        if new.atoms is not None:
+            return store.add_atoms(draft, who, signature, unframed(new.atoms))
+        state = store.add_signature(draft, who, signature)
+        coordinator.notifier.notify(("texts", who.federation))
+        return state
 
     return routes
 

@@ -9,13 +9,14 @@ from solera.serve.wire import Message
 
 
 class DraftRow(Message):
-    """A draft; ``complete`` since all owners have signed."""
+    """A draft; ``complete`` since all owners have signed it with its ``atoms``."""
 
     hash: str
     federation: str
     text: str
     created: float
     complete: float | None = None
+    atoms: bytes | None = None
 
 
 class PartRow(Message):

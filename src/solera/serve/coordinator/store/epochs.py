@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+from msgspec import structs
 from msgspec.structs import asdict
 from sqlalchemy import Connection, delete, select, update
 
-from solera.core.errors import UsageError
+from solera.core.errors import SoleraError, UsageError
+from solera.serve.closed import GOING_ON
 from solera.serve.coordinator.store.base import (
     Base,
     Conflict,
@@ -17,6 +20,7 @@ from solera.serve.coordinator.store.base import (
     first_row,
     note,
 )
+from solera.serve.coordinator.store.closed_tables import TextRow, texts
 from solera.serve.coordinator.store.epoch_tables import (
     DraftRow,
     PartRow,
@@ -27,8 +31,10 @@ from solera.serve.coordinator.store.epoch_tables import (
 )
 from solera.serve.coordinator.store.members import next_client
 from solera.serve.coordinator.store.tables import ClientRow, clients
-from solera.serve.epochs import DraftState, framed
-from solera.trust.epoch.epoch import Draft, Owner, Signature, SignedEpoch
+from solera.serve.epochs import DraftState, atoms_of, framed
+from solera.trust.board.atoms import atoms_text
+from solera.trust.board.text import REPEATS, jid
+from solera.trust.epoch.epoch import Draft, Epoch, Owner, Signature, SignedEpoch
 
 
 class Epochs(Base):
@@ -89,27 +95,85 @@ class Epochs(Base):
                     raise Conflict("all owners have signed: this epoch stays as it is")
                 self._put(connection, parts, **asdict(new))
                 connection.execute(delete(signatures).filter_by(draft=name))
+                connection.execute(update(drafts).filter_by(hash=name).values(atoms=None))
                 _note(connection, row, "epoch part", client)
         return self.draft(name)
 
     def add_signature(self, name: str, client: ClientRow, signature: Signature) -> DraftState:
-        """An owner signs, or one that leaves consents; with the last signature all is settled."""
+        """An owner signs, or one that leaves consents; once all have, their agents find the atoms.
+
+        The same again has them look again, where they have failed.
+        """
         if signature.key != client.sign_key:
             raise Denied("a signature is given by the owner of its key")
         with self._write() as connection:
             row = _own_row(connection, name, client)
             signed = _signed(connection, row)
-            if not signature.is_of(signed.epoch):
+            agreed = signed.epoch.agreed
+            if not signature.is_of(agreed):
                 raise Conflict("the signature is of another epoch: somebody's part has changed")
-            if row.complete is not None and signature.key in signed.epoch.keys:
-                return _state(connection, row)
-            new = SignatureRow(name, client.sign_key.hex(), signature.encode(), time.time())
-            self._put(connection, signatures, **asdict(new))
-            _note(connection, row, "epoch signed", client)
-            if row.complete is None and not _signed(connection, row).missing:
+            if client.name in signed.missing or signature.key not in agreed.keys:
+                self._put_signature(connection, row, client, signature)
+                signed = _signed(connection, row)
+            if row.atoms is None and not signed.missing:
+                self._seek_atoms(connection, row, agreed)
+        return self.draft(name)
+
+    def add_atoms(
+        self, name: str, client: ClientRow, signature: Signature, atoms: bytes
+    ) -> DraftState:
+        """An agent signs the atoms that all have found; with the last signature all is settled."""
+        if signature.key != client.sign_key:
+            raise Denied("a signature is given by the owner of its key")
+        with self._write() as connection:
+            row = _own_row(connection, name, client)
+            signed = _signed(connection, row)
+            if signed.missing:
+                raise Conflict(f"not signed yet by {', '.join(signed.missing)}")
+            if row.atoms not in (None, atoms):
+                raise Conflict("another owner has signed other atoms")
+            found = atoms_of(atoms, signed.epoch.dictionary)
+            epoch = replace(signed.epoch, atoms=found)
+            if not signature.is_of(epoch):
+                raise Conflict("the signature is of another epoch, or of other atoms")
+            if client.name in SignedEpoch(epoch, signed.signatures).unsettled:
+                connection.execute(update(drafts).filter_by(hash=name).values(atoms=atoms))
+                self._put_signature(connection, row, client, signature, " atoms")
+            row = _own_row(connection, name, client)
+            if row.complete is None and not _signed(connection, row).unsettled:
                 now = time.time()
                 connection.execute(update(drafts).filter_by(hash=name).values(complete=now))
         return self.draft(name)
+
+    def _put_signature(
+        self,
+        connection: Connection,
+        row: DraftRow,
+        client: ClientRow,
+        signature: Signature,
+        what: str = "",
+    ) -> None:
+        """Beside what a person has signed stands what the agent has."""
+        key = client.sign_key.hex() + what
+        new = SignatureRow(row.hash, key, signature.encode(), time.time())
+        self._put(connection, signatures, **asdict(new))
+        _note(connection, row, f"epoch{what} signed", client)
+
+    def _seek_atoms(self, connection: Connection, row: DraftRow, agreed: Epoch) -> None:
+        """Show the agents the text of the job that finds the atoms, unless one goes on."""
+        owners, now = [key.hex() for key in agreed.keys], time.time()
+        for repeat in range(REPEATS):
+            text = atoms_text(repeat)
+            name = jid(agreed.hash, text).hex()
+            new = TextRow(
+                name, row.federation, agreed.hash.hex(), text, owners, "waiting", "", now, now
+            )
+            before = first_row(connection, TextRow, select(texts).filter_by(jid=name))
+            if before is None:
+                self._add(connection, texts, **asdict(new))
+            if before is None or before.state in (*GOING_ON, "finished"):
+                return
+        raise Conflict("the atoms were looked for ten times: draft anew")
 
 
 def _row(connection: Connection, name: str) -> DraftRow:
@@ -125,7 +189,7 @@ def _own_row(connection: Connection, name: str, client: ClientRow) -> DraftRow:
 def _state(connection: Connection, row: DraftRow) -> DraftState:
     entered = select(parts).filter_by(draft=row.hash).order_by(parts.c.owner)
     given = select(signatures).filter_by(draft=row.hash).order_by(signatures.c.key)
-    return DraftState(
+    state = DraftState(
         row.hash,
         row.federation,
         row.text,
@@ -133,7 +197,24 @@ def _state(connection: Connection, row: DraftRow) -> DraftState:
         [framed(each["part"]) for each in connection.execute(entered).mappings()],
         [framed(each["signature"]) for each in connection.execute(given).mappings()],
         row.complete,
+        None if row.atoms is None else framed(row.atoms),
     )
+    return structs.replace(state, search=_search(connection, row, state))
+
+
+def _search(connection: Connection, row: DraftRow, state: DraftState) -> str:
+    """How far the agents are with the atoms, in words; nothing before they begin."""
+    try:
+        signed = state.agreement().signed()
+    except SoleraError:
+        return ""
+    if signed is None:
+        return ""
+    chosen = select(texts).filter_by(
+        federation=row.federation, epoch=signed.epoch.agreed.hash.hex()
+    )
+    text = first_row(connection, TextRow, chosen.order_by(texts.c.created.desc()).limit(1))
+    return "" if text is None else text.reason or text.state
 
 
 def _signed(connection: Connection, row: DraftRow) -> SignedEpoch:

@@ -81,6 +81,12 @@ def _unsigned(connection: Connection, federation: str) -> UsageError:
         )
     signed = seen.signed()
     missing = seen.waiting if signed is None else signed.missing
+    if not missing:
+        return UsageError(
+            f"the atoms of federation {federation!r}'s epoch are yet to be found by its owners' "
+            f"agents: {seen.search or 'none has begun'}",
+            hint="wait; where they have failed, at one owner: solera dictionary sign",
+        )
     return UsageError(
         f"federation {federation!r} has no signed epoch: still missing {', '.join(missing)}",
         hint="there: solera dictionary check, then solera dictionary sign",
