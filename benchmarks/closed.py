@@ -237,7 +237,8 @@ def clusters() -> None:
             ]
             print(
                 f"k-means, {len(rows[:size]):,} rows, k={k}, in simulation: policy "
-                f"{seconds[0]:.2f} s, none {seconds[1]:.2f} s, ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
+                f"{seconds[0]:.2f} s, none {seconds[1]:.2f} s, "
+                f"ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
                 flush=True,
             )
 
