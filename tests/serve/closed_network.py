@@ -24,6 +24,7 @@ from solera.core.component import describe_fitted
 from solera.core.payload import encode
 from solera.data.dictionary_tables import read_table
 from solera.data.epoch_rows import snapshot_of
+from solera.learn.closed_losses import mean_loss
 from solera.serve.agent import home
 from solera.serve.agent.epoch_boards import CoordinatorBoard
 from solera.serve.agent.epoch_files import fetch_agreed
@@ -198,8 +199,23 @@ def learned(model: Any) -> bytes:
     return encode(describe_fitted(model))
 
 
+def validation_loss(model: Any, federation: so.Federation) -> float:
+    """What a point of a grid is chosen by."""
+    owners = federation.closed_job(type(model).__name__)
+    return mean_loss(model, model.at_clients(owners) if model.is_personal else owners, "validation")
+
+
 def digest(model: Any) -> str:
     return hashlib.sha256(learned(model)).hexdigest()
 
 
-__all__ = ["AGENT", "NAMES", "ClosedNetwork", "digest", "json", "learned", "pinned_environment"]
+__all__ = [
+    "AGENT",
+    "NAMES",
+    "ClosedNetwork",
+    "digest",
+    "json",
+    "learned",
+    "pinned_environment",
+    "validation_loss",
+]

@@ -18,7 +18,7 @@ import solera as so
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "torch"):
     pytest.importorskip(library, reason="the extras 'serve' and 'torch' are not installed")
 
-from closed_network import NAMES, ClosedNetwork, learned  # noqa: E402
+from closed_network import NAMES, ClosedNetwork, learned, validation_loss  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
@@ -317,7 +317,7 @@ def test_a_grid_is_one_text_whose_best_point_is_the_result(network):
     for point in (*points[:2], points[3]):
         owners = network.simulation(**selected)
         model = point.clone().fit(owners, progress=False)
-        loss = float(model.evaluate(owners, "validation", scores=True)["log_loss"])
+        loss = validation_loss(model, owners)
         losses.append((loss, learned(model)))
         assert f"{loss:.4g}" in done.output, done.output
     best = min(losses)
