@@ -277,8 +277,9 @@ def smallest_difference(sets: list[Any]) -> int:
     indicators = np.stack(sets).astype(np.int8)
     signs = np.array(list(itertools.product((-1, 0, 1), repeat=len(sets))), dtype=np.int8)
     sums = signs @ indicators
-    is_set = (sums.min(axis=1) == 0) & (sums.max(axis=1) == 1)
-    return int(sums[is_set].sum(axis=1, dtype=np.int64).min())
+    times = sums.max(axis=1, keepdims=True)
+    is_set = (times[:, 0] > 0) & ((sums == 0) | (sums == times)).all(axis=1)
+    return int((sums[is_set] > 0).sum(axis=1).min())
 
 
 @pytest.mark.parametrize("rows", [380, 1140])
