@@ -132,11 +132,3 @@ def unrendered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", savefig)
         yield
-
-
-@pytest.fixture
-def clients_may_withhold(monkeypatch):
-    """Simulated clients whose policy says so withhold numbers of few persons."""
-    from tests.trust import withholding
-
-    withholding.install(monkeypatch)

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 from sklearn.model_selection import GridSearchCV
-from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.evaluation.counts import metrics_of
-
-pytestmark = pytest.mark.usefixtures("clients_may_withhold")
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 4))
@@ -224,51 +221,6 @@ def test_scores_and_the_class_that_counts_as_positive():
     assert area.interval == found.intervals()["auroc"]
     assert f"of {area.rows} test rows of 5 clients, positive class well" in repr(area)
     assert found["log_loss"].positive == ""
-
-
-def test_metrics_under_a_policy_are_marked_or_not_there():
-    numbers = X @ W[:, 0] + NOISE[:, 0]
-    targets = {
-        "classes": ((X @ W + NOISE).argmax(axis=1), "accuracy"),
-        "labels": ((X @ W + 0.3 * NOISE > 0).astype(np.uint8), "hamming_loss"),
-        "numbers": (np.where(np.arange(500) % 89 == 0, 30 * numbers, numbers), "mse"),
-    }
-    for kind, (y, metric) in targets.items():
-        options = {"clients": 6, "test": 0.3, "seed": 1}
-        plain = so.simulate(X, y, **options)
-        gated = so.simulate(X, y, policy=Withholding(), **options)
-        learner = so.FedHEONN(activation="linear") if kind == "numbers" else so.FedLinear(rounds=3)
-        model = learner.fit(plain)
-        true = model.evaluate(plain)[metric]
-        assert true.is_whole
-        for per_client in (True, False):
-            found = model.evaluate(gated, per_client=per_client)
-            if metric in found.metrics:
-                assert found[metric] == true or not found[metric].is_whole, kind
-            else:
-                assert "withheld" in repr(found)
-
-
-def test_errors_of_numbers_rest_on_the_same_rows():
-    """A client with three rows to test on withholds its sums, and how many rows these are of."""
-    rng = np.random.default_rng(3)
-    Z = rng.normal(size=(138, 2))
-    y = Z[:, 0] + 0.1 * rng.normal(size=138)
-    y[120:] += 60
-    parts = so.partitions.Explicit([range(60), range(60, 120), range(120, 138)])
-    options = {"clients": 3, "partition": parts, "test": 1 / 6}
-    plain = so.simulate(Z, y, **options)
-    gated = so.simulate(Z, y, policy=Withholding(), **options)
-    model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
-    others = so.simulate(plain.data).without(2)
-    assert plain.data.sizes("test").tolist() == [10, 10, 3]
-    right = model.evaluate(others)
-    for per_client in (True, False):
-        metrics = model.evaluate(gated, per_client=per_client, scores=True).metrics
-        assert metrics["mse"] == pytest.approx(right["mse"])
-        assert metrics["r2"] == pytest.approx(right["r2"])
-        assert {(f.rows, f.clients, f.withheld) for f in metrics.values()} == {(20, 2, 1)}
-        assert not any(figure.is_whole for figure in metrics.values())
 
 
 def test_the_history_says_whose_rows(tmp_path):

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import random
+import re
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import solera as so
+from solera.core.component import describe
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 pytest.importorskip("dp_accounting")
 
+from closed_faults import Driven, storm  # noqa: E402
 from closed_network import NAMES, ClosedNetwork, learned  # noqa: E402
+from scipy.stats import norm  # noqa: E402
 
 from solera.serve.agent import home  # noqa: E402
+from solera.serve.agent.closed.rules import OwnerRules  # noqa: E402
+from solera.serve.agent.closed.store import ClosedStore, OwnJob  # noqa: E402
 from solera.serve.agent.ledger import Ledger  # noqa: E402
+from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.serve.driver.closed.attached import ClosedJobEnded  # noqa: E402
+from solera.serve.job_spec import read_job  # noqa: E402
+from solera.trust.board.text import JobText  # noqa: E402
 
 POLICY = """
 policy = "sums"
@@ -106,7 +119,118 @@ def test_what_one_owner_refuses_is_given_back_by_the_others(network):
     for _ in range(100):
         if not any(statement.jobs for statement in statements(network).values()):
             break
-        import time
-
         time.sleep(0.1)
     assert not any(statement.jobs for statement in statements(network).values())
+
+
+def checked(network, name, *text):
+    from typer.testing import CliRunner
+
+    from solera.cli.app import app
+
+    policy = str(network.folder / f"{name}.toml")
+    done = CliRunner().invoke(
+        app, ["policy", "check", policy, *text, "--folder", str(network.folder / name)]
+    )
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+JOB = """
+name = "risk"
+federation = "cardio"
+[learner]
+kind = "FedLinear"
+rounds = 3
+dp = { epsilon = 7.9, delta = 1e-5, clip = 1.0 }
+"""
+
+
+def test_policy_check_says_what_a_job_would_tell_by_the_accountant_of_all(network):
+    """7.9 asked is 7.9 at the driver, in the ledgers, and in what an owner reads beforehand."""
+    so.FedScaler().fit(network.closed())  # the atoms of the epoch are there
+    job = network.folder / "job.toml"
+    job.write_text(JOB)
+    said = checked(network, "north", str(job))
+    told = {float(number) for number in re.findall(r"ε = (7\.9\d*|7\.8\d+)", said)}
+    model = read_job(job).learner.fit(network.closed())
+    assert told == {float(f"{model.epsilon_:.4g}")}
+    for statement in statements(network).values():
+        assert statement.epsilon == pytest.approx(model.epsilon_, rel=1e-9)
+    assert "if 2 other owners are honest" in said
+    assert "of 8 at δ = 1e-05" in said
+    assert "about " in said
+    assert "of 400 persons" in said
+    best = float(re.search(r"at most ([\d.]+) %", said)[1])
+    mu = 1 / (model.accounts_["noise"] / np.sqrt(3))
+    assert best == pytest.approx(100 * norm.cdf(mu / 2), abs=0.06)
+    with closing(ClosedStore(network.folder / "north" / home.CLOSED)) as store:
+        jid = store.jobs()[-1].jid
+    assert checked(network, "north", jid[:12]).split("tells")[1] == said.split("tells")[1]
+
+
+def test_policy_check_of_exact_jobs_names_what_nothing_bounds(network):
+    so.FedScaler().fit(network.closed())
+    job = network.folder / "job.toml"
+    job.write_text(JOB.replace("dp =", "# dp ="))
+    assert "refused" in checked(network, "north", str(job))
+    exact = POLICY.replace('"sums"', '"sums"\nexact_training = true')
+    (network.folder / "north.toml").write_text(exact)
+    assert "Nothing bounds it" in checked(network, "north", str(job))
+    job.write_text(
+        JOB.replace("dp =", "# dp =").replace("FedLinear", "FedHEONN").replace("rounds", "# r")
+    )
+    said = checked(network, "north", str(job))
+    assert "in a closed job it is one for six" in said
+
+
+def test_kills_of_anybody_draw_no_noise_twice(network):
+    """What was posted is posted again: the same bytes, and the ledgers count the job once."""
+    learner = so.FedLinear(rounds=12, dp=dp(clip=1.0))
+    driven = Driven(network, describe(learner), 0, 0.2)
+    struck = storm(network, driven, 5, random.Random(4))
+    expected = learner.clone().fit(network.simulation(policy=NOISED, test=0.2))
+    assert driven.wait() == learned(expected), struck
+    for statement in statements(network).values():
+        assert [job.replies for job in statement.jobs] == [1]
+        assert statement.epsilon == pytest.approx(expected.epsilon_, rel=1e-9)
+
+
+# --- reservations ---
+
+
+def reserve(folder, jid, epsilon):
+    """What an owner of a budget of ε = 8 says of a text, and its ledger's statement after it."""
+    rules = OwnerRules(folder, None, lambda: OwnerPolicy.parse(POLICY))
+    learner = so.FedLinear(rounds=3, dp=dp(epsilon, clip=1.0))
+    text = JobText("training", learner, researcher_key=b"1" * 32)
+    job = OwnJob(jid, "e", b"", 0.0, "held", "", 0, "", [], 0.0)
+    return rules, rules._reserved(job, text, SimpleNamespace(owners=NAMES))
+
+
+def statement_of(folder):
+    with closing(Ledger(folder / home.LEDGER)) as ledger:
+        return ledger.statement()
+
+
+def test_of_jobs_at_once_no_more_are_approved_than_the_budget_has(tmp_path):
+    with ThreadPoolExecutor(8) as at_once:
+        said = list(at_once.map(lambda i: reserve(tmp_path, f"{i}", 3.0)[1], range(8)))
+    verdicts = [one.verdict for one in said]
+    approved = verdicts.count("approved")
+    assert 2 <= approved < 8
+    assert len(statement_of(tmp_path).jobs) == 1  # one learner, several jobs of it
+    assert statement_of(tmp_path).jobs[0].replies == approved
+    assert statement_of(tmp_path).epsilon <= 8.0
+    refused = next(one for one in said if one.verdict == "refused")
+    assert "the privacy budget is ε = 8" in refused.reason
+
+
+def test_a_job_counts_once_and_is_given_back_where_nothing_has_left(tmp_path):
+    rules, first = reserve(tmp_path, "a", 7.0)
+    assert first.verdict == reserve(tmp_path, "a", 7.0)[1].verdict == "approved"
+    assert statement_of(tmp_path).epsilon == pytest.approx(7.0, rel=1e-3)
+    assert reserve(tmp_path, "b", 7.0)[1].verdict == "refused"
+    rules.give_back("a")
+    assert not statement_of(tmp_path).jobs
+    assert reserve(tmp_path, "b", 7.0)[1].verdict == "approved"

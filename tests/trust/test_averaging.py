@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.trust.withholding import Withholding
 
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
 from solera.core.selection import Roster
 from solera.core.task import find_task
-from solera.select.reports import ask_values
-from solera.select.resources import ask_resources
 from solera.trust.cells import Behind
 from solera.trust.constructors import update
 from solera.trust.contributions import Contribution
@@ -109,70 +106,14 @@ def federation(policy: Any, **options: Any) -> Any:
     return so.simulate(data.split(validation=0.4), policy=policy, seed=1, **options)
 
 
-def at_least(persons: int) -> Any:
-    """Clients that withhold numbers of fewer persons."""
-    return Withholding(min_count=persons)
-
-
 def valued(fed: Any, **rows: Any) -> Any:
     selector = so.selectors.GreedyShapley(**rows)
     return so.FedLinear(rounds=2, batch_size=None, select=selector).fit(fed, progress=False)
 
 
-def test_values_rest_on_the_clients_whose_losses_are_told():
-    """Client 1 has 24 validation rows of at least 30, and 36 to train on."""
-    fed = federation(at_least(30))
-    model = valued(fed)
-    others = fed.data.segments(np.array([0, 2]), "validation").joined()
-    oracle = valued(federation(None), X=others.X, y=others.y)
-    np.testing.assert_allclose(model.selector_.sums_, oracle.selector_.sums_, atol=1e-12)
-    everyone = valued(federation(None))
-    assert np.abs(everyone.selector_.sums_ - oracle.selector_.sums_).max() > 1e-4
-
-
-def test_where_nobody_may_tell_losses_the_fit_says_why():
-    with pytest.raises(so.errors.DataError, match="losses of its validation rows: too few"):
-        valued(federation(at_least(41)))
-
-
 def roster(fed: Any) -> Roster:
     model = so.FedLinear(rounds=1).fit(federation(None), progress=False)
     return Roster(3, 2, None, None, 0, fed, model)
-
-
-def test_losses_that_are_withheld_are_no_reports():
-    of_all = ask_values(roster(federation(None)), np.arange(3), 0, 0.5)
-    clients, values = ask_values(roster(federation(at_least(40))), np.arange(3), 0, 0.5)
-    assert clients.tolist() == [0, 2]
-    np.testing.assert_allclose(values, of_all[1][[0, 2]], rtol=1e-12)
-
-
-def test_rows_that_are_withheld_count_as_the_median_of_the_others():
-    selector = so.selectors.PowerOfChoice()
-    assert selector._count_rows(roster(federation(None)), 0).tolist() == [60, 36, 60]
-    assert selector._count_rows(roster(federation(at_least(40))), 0).tolist() == [60, 60, 60]
-
-
-def test_class_counts_that_are_withheld_are_those_of_the_average():
-    """Client 1 has too few rows of class 1: both its counts are withheld, its rows are not."""
-    rare = CLASSES.copy()
-    rare[100:160] = 0
-    rare[100:103] = 1
-    data = so.data.FederatedData(ROWS, rare, np.concatenate([[0], np.cumsum(SIZES)]))
-    told, seen = (
-        ask_resources(
-            roster(so.simulate(data, policy=policy, clock=so.simulation.VirtualClock())),
-            np.arange(3),
-            0,
-        )
-        for policy in (Withholding(), None)
-    )
-    np.testing.assert_array_equal(told.counts[[0, 2]], seen.counts[[0, 2]])
-    np.testing.assert_array_equal(
-        told.counts[1], np.round(seen.counts[[0, 2]].mean(axis=0)).astype(int)
-    )
-    assert seen.counts[1].tolist() == [57, 3]
-    np.testing.assert_array_equal(told.training, seen.training)
 
 
 @pytest.mark.parametrize("policy", ["trusted", None])

@@ -84,29 +84,6 @@ def test_what_is_sampled_together_is_made_once():
     assert made == [40]
 
 
-def test_persons_are_counted_once_in_every_entry():
-    """Twelve rows have the mark; by person they are three."""
-    units = np.where(np.arange(40) < 12, np.arange(40) % 3, np.arange(40))
-    rows, _ = gram(X).support(Behind(40))
-    persons, _ = gram(X).support(Behind(40, units=units))
-    assert symmetric(rows)[4].tolist() == [12] * 5
-    assert symmetric(persons)[4].tolist() == [3] * 5
-    assert symmetric(persons)[0, 0] == len(np.unique(units))
-    assert gram(X, weights=X[:, 4]).persons(Behind(40, units=units)) == 3
-    sampled = Members(X, np.array([[0, 0, 1, 30]]), np.array([[0, 4]]))
-    assert gram(sampled).persons(Behind(40)).tolist() == [3]
-    assert symmetric(gram(sampled).support(Behind(40))[0])[0].tolist() == [[3, 2], [2, 2]]
-
-
-def test_marks_are_judged_on_both_sides():
-    marks = np.arange(40)[:, None] < [3, 38]
-    having, lacking = gram(X, Y, marks=marks).support(Behind(40))
-    assert having[0].tolist() == [3, 38]
-    assert lacking[0].tolist() == [37, 2]
-    assert having[4].tolist() == [3, 12]
-    assert lacking[4].tolist() == [9, 0]
-
-
 def test_samples_that_share_rows_take_no_noise():
     from solera.trust.noise import with_noise
 

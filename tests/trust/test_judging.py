@@ -6,16 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
-from tests.trust.withholding import Withholding
 
 import solera as so
-from solera.core.absent import split_gaps, with_gaps
 from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
-from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
-from solera.core.sealing import SEALED, each_message
 from solera.core.task import find_task
 from solera.trust.cells import Behind
 from solera.trust.contributions import entries_of
@@ -107,135 +102,6 @@ def test_a_row_changes_no_more_than_is_derived(name):
 
 # --- withheld on purpose ---
 
-FEW_WITHHELD = Withholding()
-
-
-def gated(y: Any, *sizes: int, policy: Any = FEW_WITHHELD, test: bool = False) -> Any:
-    """Clients of these sizes, whose owners have a policy."""
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    data = so.data.FederatedData(X[: ends[-1]], y[: ends[-1]], ends)
-    return so.simulate(data, policy=policy)
-
-
-def test_cells_of_a_confusion_matrix_are_withheld_and_the_accuracy_is_of_the_others():
-    model = fitted(Y)
-    fed = gated(Y, 30, 30)
-    replies = fed.ask("learner.evaluate", payload(model))
-    told = replies.collect()
-    counted, accurate, hidden = 0, 0, 0
-    for reply, (start, end) in zip(told, ((0, 30), (30, 60)), strict=True):
-        true = np.zeros((2, 2), dtype=int)
-        np.add.at(true, (Y[start:end], model.predict(X[start:end])), 1)
-        absent = reply.absent.get("confusion", np.zeros((2, 2), dtype=bool))
-        np.testing.assert_array_equal(reply["confusion"], np.where(absent, 0, true))
-        assert absent[(true > 0) & (true < LEAST)].all()
-        assert true[absent].sum() >= LEAST or not absent.any()
-        counted += true[~absent].sum()
-        accurate += np.trace(np.where(absent, 0, true))
-        hidden += true[absent].sum()
-    assert hidden
-    for per_client in (True, False):
-        accuracy = model.evaluate(fed, "train", per_client=per_client)["accuracy"]
-        assert accuracy == accurate / counted
-        assert (accuracy.rows, accuracy.withheld) == (counted, hidden)
-        assert not accuracy.is_whole
-
-
-def test_a_figure_that_lacks_rows_says_so_wherever_it_is_shown():
-    model = fitted(Y)
-    found = model.evaluate(gated(Y, 30, 30), "train")
-    lacking = found["accuracy"].withheld
-    said = f"{lacking} rows withheld by their owners"
-    assert lacking >= LEAST
-    assert said in repr(found)
-    assert said in found._repr_html_()
-    assert said in model.card(found)
-    fed = so.simulate(X, Y, clients=1, validation=0.3, policy=Withholding(), seed=0)
-    watched = so.FedLinear(rounds=1).fit(fed, callbacks=[so.callbacks.Evaluate()], progress=False)
-    assert watched.history_[0]["accuracy"].withheld > 0
-
-
-def test_a_label_of_which_a_count_is_withheld_counts_for_nothing():
-    draw = np.random.default_rng(2)
-    rows = draw.normal(size=(120, 3))
-    y = (rows[:, :2] + [1.5, 0.7] * draw.normal(size=(120, 2)) > 0).astype(np.uint8)
-    model = so.FedLinear(rounds=2).fit(so.simulate(rows, y, clients=1), progress=False)
-    data = so.data.FederatedData(rows, y, np.array([0, 60, 120]))
-    fed = so.simulate(data, policy=Withholding())
-    hits = missed = pairs = 0
-    for reply in fed.ask("learner.evaluate", payload(model)):
-        own = slice(60 * reply.client, 60 * reply.client + 60)
-        truth, guess = y[own], model.predict(rows[own])
-        gone = np.zeros(2, dtype=bool)
-        for name in ("true_positive", "false_positive", "false_negative", "unknown"):
-            gone = gone | reply.absent.get(name, False)
-        hits += 2 * (truth & guess)[:, ~gone].sum()
-        missed += (truth != guess)[:, ~gone].sum()
-        pairs += 60 * (~gone).sum()
-    assert 0 < pairs < 240, "some are withheld, and some are not"
-    for per_client in (True, False):
-        found = model.evaluate(fed, "train", per_client=per_client)
-        assert found["micro_f1"] == pytest.approx(hits / (hits + missed))
-        assert found["hamming_loss"] == pytest.approx(missed / pairs)
-        assert found["micro_f1"].rows is None
-        assert "rows missing" in found["hamming_loss"].marked
-        assert "owners withhold small counts of labels" in repr(found)
-
-
-@pytest.mark.parametrize("kind", TARGETS)
-def test_a_client_of_few_rows_withholds_how_many_and_is_marked(kind):
-    y = TARGETS[kind]
-    model = fitted(y)
-    limits = Withholding()
-    fed = gated(y, 56, 4, policy=limits)
-    plain = gated(y, 56, policy=limits)
-    for per_client in (True, False):
-        found = model.evaluate(fed, "train", per_client=per_client, scores=True)
-        right = model.evaluate(plain, "train", per_client=per_client, scores=True)
-        assert found.metrics == pytest.approx(right.metrics)
-        assert not any(figure.is_whole for figure in found.metrics.values())
-        assert all(figure.withheld for figure in found.metrics.values())
-    assert 1 not in model.evaluate(fed, "train").clients
-
-
-def test_where_everything_is_withheld_there_is_no_figure():
-    numbers = TARGETS["numbers"]
-    model = fitted(numbers)
-    found = model.evaluate(gated(numbers, 4, policy=Withholding()), "train")
-    assert found.metrics == {}
-    with pytest.raises(so.errors.DataError, match="owners withheld the sums of all train rows"):
-        found["mse"]
-
-
-def test_areas_are_bounded_wherever_withheld_rows_are():
-    """And of a class that a client has too few rows of, the client counts for nothing."""
-    model = fitted(Y)
-    fed = gated(Y, 30, 30)
-    for per_client in (True, False):
-        found = model.evaluate(fed, "train", scores=True, per_client=per_client)
-        area = roc_auc_score(Y, model.predict_proba(X)[:, 1])
-        low, high = found.scores.ranges()["auroc"]
-        assert low < area < high
-        assert found["auroc"].bound > 0.05
-        assert low <= found["auroc"] <= high
-        assert found.scores.high.sum() == found.scores.low.sum() == ROWS
-        assert found.scores.spread.sum() == pytest.approx(ROWS)
-    rare = np.concatenate([Y[:30], np.arange(30) < 3]).astype(np.int64)
-    few = model.evaluate(gated(rare, 30, 30), "train", scores=True)
-    alone = model.evaluate(gated(rare, 30), "train", scores=True)
-    assert few.scores.rows == 30
-    assert few["auroc"] == alone["auroc"]
-    assert few["auroc"].withheld == 30
-    assert few["log_loss"].rows == 60, "the losses of all rows are told"
-
-
-def test_a_metric_of_ones_own_is_not_of_zeros():
-    fed = gated(Y, 56, 4, policy=Withholding())
-    for per_client in (True, False):
-        found = fitted(Y).evaluate(fed, "train", metrics=["tests_ones"], per_client=per_client)
-        figure = found["tests_ones"]
-        assert (figure, figure.rows, figure.withheld) == (1.0, 56, 1)
-
 
 @so.metrics.row_metric("tests_ones")
 def ones(y: Any, predicted: Any) -> Any:
@@ -263,11 +129,3 @@ def test_noise_on_counts_is_charged_and_worth_what_it_says():
 
 
 # --- sealed messages ---
-
-
-def test_messages_are_sealed_where_numbers_of_the_reply_are_absent():
-    reply = with_gaps({"rows": 0, SEALED: [{"content": "open"}]}, {"rows": np.array(True)})
-    value, gaps = split_gaps(each_message(reply, lambda message: {"content": "closed"}))
-    assert value == {"rows": 0, SEALED: [{"content": "closed"}]}
-    assert gaps == {"rows": True}
-    assert Reply.of(0, reply).absent

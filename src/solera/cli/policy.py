@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from solera.cli.client import FOLDER, Folder
+from solera.cli.serve import extra
 from solera.core.errors import UsageError
 from solera.trust.policy import NAMES, PROMISE
 
@@ -66,11 +68,32 @@ def explain(
         typer.echo(f"\n{OwnerPolicy.read(file).describe()}")
 
 
-@app.command(epilog="Example: solera policy check policy.toml")
-def check(file: File) -> None:
-    """Read a policy, and say what is wrong with it by its line; exit code 2 if anything is."""
+@app.command(epilog="Example: solera policy check policy.toml job.toml --folder agent")
+def check(
+    file: File,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="A job file, or the hash of a text that waits here."),
+    ] = None,
+    folder: Folder = FOLDER,
+) -> None:
+    """Read a policy, and say what is wrong with it by its line; exit code 2 if anything is.
+
+    With a TEXT also what that job would tell: how many numbers for each person, what its noise is
+    worth, and what somebody who knows all columns could work out. The folder has the epoch.
+    """
     from solera.serve.agent.policy import OwnerPolicy
 
     policy = OwnerPolicy.read(file)
     typer.echo(f"{file} is a policy")
     typer.echo(policy.describe())
+    if text is None:
+        return
+    with extra("reading a job"):
+        from solera.serve.agent.closed.rehearsal import find_text, what_it_tells
+        from solera.serve.agent.epoch_files import EpochFiles
+    signed = EpochFiles(folder).current()
+    if signed is None:
+        raise UsageError(f"{folder} has no epoch in which jobs run", hint="--folder names another")
+    for what, said in what_it_tells(policy, find_text(text, folder), signed.epoch):
+        typer.echo(f"  {what:9} {said}")

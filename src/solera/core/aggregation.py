@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.absent import add_gaps, anything_absent, count_gaps, split_gaps, with_gaps
 from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.constraints import Positive
@@ -81,30 +80,11 @@ class Aggregation(Component, abstract=True):
         """The :class:`~solera.core.cover.SecureFold` by which it folds, or None."""
         return None
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        """Whether a reply counts of which numbers of these entries are absent."""
-        return False
-
-    def take(self, reply: Reply) -> Any:
-        """:meth:`lift`, and how many clients (one, here) withhold which numbers."""
-        if not reply.absent:
-            return self.lift(reply)
-        if not self.accepts_gaps(reply.absent):
-            if anything_absent(reply.absent):
-                raise PayloadError(f"{sorted(reply.absent)[0]!r} is withheld in part")
-            return self.lift(reply)
-        return with_gaps(self.lift(reply), count_gaps(dict(reply.absent)))
-
     def merge(self, a: Any, b: Any) -> Any:
-        """:meth:`combine`, with None as its identity; gaps add up."""
+        """:meth:`combine`, with None as its identity."""
         if a is None:
             return b
-        if b is None:
-            return a
-        (a, gaps_of_a), (b, gaps_of_b) = split_gaps(a), split_gaps(b)
-        both = self.combine(a, b)
-        gaps = add_gaps(gaps_of_a, gaps_of_b)
-        return with_gaps(both, gaps) if gaps else both
+        return a if b is None else self.combine(a, b)
 
     def fold(self, batch: Batch) -> Any:
         """The partial of a batch of replies. Subclasses may do it in one array operation."""
@@ -142,7 +122,7 @@ class Aggregation(Component, abstract=True):
         partial = None
         for reply in replies:
             try:
-                partial = self.merge(partial, self.take(reply))
+                partial = self.merge(partial, self.lift(reply))
             except PayloadError as error:
                 raise PayloadError(
                     f"reply of client {reply.client}: {error.message}", hint=error.hint
@@ -155,33 +135,19 @@ class Aggregation(Component, abstract=True):
 
     def sound_reply(self, reply: Reply) -> bool:
         """:meth:`sound` of one reply."""
-        return self.sound(self.take(reply))
+        return self.sound(self.lift(reply))
 
     def result(self, partial: Any) -> Any:
         """:meth:`finish`, or an error when there was nothing to fold."""
         if partial is None:
             raise NotEnoughReplies("no replies to aggregate")
-        return self.finish(split_gaps(partial)[0])
-
-    def secret_terms(self, reply: Reply) -> Any:
-        """What a client adds to a secure sum: :meth:`terms`, and what it withholds."""
-        partial, gaps = split_gaps(self.take(reply))
-        return with_gaps(self.terms(partial), gaps) if gaps else self.terms(partial)
-
-    def from_secret_terms(self, total: Any) -> Any:
-        """The partial of all that clients have added."""
-        terms, gaps = split_gaps(total)
-        partial = self.from_terms(terms)
-        return with_gaps(partial, gaps) if anything_absent(gaps) else partial
+        return self.finish(partial)
 
 
 class Sum(Aggregation):
     """Σ of every number in the replies, leaf by leaf."""
 
     additive = True
-
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return True
 
     def lift(self, reply: Reply) -> Any:
         return map_leaves(_wide, reply.payload)
@@ -290,9 +256,6 @@ class Mean(Aggregation):
 class Collect(Aggregation):
     """Every reply, by client id, for rules that need all at once; memory grows with them."""
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return True
-
     def lift(self, reply: Reply) -> Any:
         return [[reply.client, reply.payload]]
 
@@ -304,17 +267,11 @@ class Collect(Aggregation):
         return self.merge_all(self.fold_blocks(batch, bounds))
 
     def merge_all(self, partials: Iterable[Any]) -> Any:
-        partials = list(partials)
-        if any(split_gaps(partial)[1] for partial in partials):
-            return super().merge_all(partials)
         pairs = [pair for partial in partials if partial is not None for pair in partial]
         return sorted(pairs, key=lambda pair: pair[0]) or None
 
     def fold(self, batch: Batch) -> Any:
-        replies = list(batch)
-        if any(reply.absent for reply in replies):
-            return self.fold_one_by_one(replies)
-        return [[reply.client, reply.payload] for reply in replies] or None
+        return [[reply.client, reply.payload] for reply in batch] or None
 
     def finish(self, partial: Any) -> dict[int, Any]:
         return dict(partial)
@@ -363,13 +320,6 @@ class Fields(Aggregation):
     def adds(self, entry: str) -> bool:
         return entry in self.fields and type(self.fields[entry]) is Sum
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return all(
-            agg.accepts_gaps([entry])
-            for entry in entries
-            if (agg := self.fields.get(entry.partition(".")[0])) is not None
-        )
-
     def without(self, entries: Collection[str]) -> Aggregation:
         return Fields({key: agg for key, agg in self.fields.items() if key not in entries})
 
@@ -408,19 +358,11 @@ class ByFold(Aggregation):
         place = reply.client if known is None else bisect_left(known, reply.client)
         return {str(place % self.folds): self.aggregation.lift(reply)}
 
-    def take(self, reply: Reply) -> Any:
-        if reply.absent:
-            self.aggregation.take(reply)  # which may say what is missing
-        return super().take(reply)
-
     def combine(self, a: Any, b: Any) -> Any:
         return {
             fold: self.aggregation.merge(a.get(fold), b.get(fold))
             for fold in sorted({*a, *b}, key=int)
         }
-
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return self.aggregation.accepts_gaps(entries)
 
     def finish(self, partial: Any) -> dict[str, Any]:
         return {fold: self.aggregation.finish(part) for fold, part in partial.items()}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from solera.core.absent import Gaps, add_gaps, count_gaps, split_gaps
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.cover import SecureFold
@@ -55,8 +54,8 @@ class Replies:
         self.coordinator_rows: Engine | None = None
         self.keeps_updates = False
         self.updates: Updates | None = None
-        self.absent: Gaps = {}
-        """By entry: how many clients withhold each number of what was folded or read."""
+        self.absent: Mapping[str, Any] = {}
+        """In a closed job, by entry: which numbers of what was folded are not told, 0 there."""
         self.noised: frozenset[str] = frozenset()
         """In a closed job: the entries whose counts carry noise of deviation 1 in every cell."""
         self.secure = False
@@ -72,9 +71,7 @@ class Replies:
         self._protocol(None)
         for block in self.blocks(self.ask, None):
             assert block.batch is not None
-            for reply in block.batch:
-                self.absent = add_gaps(self.absent, count_gaps(dict(reply.absent)))
-                yield reply
+            yield from block.batch
         self._close()
 
     def collect(self) -> list[Reply]:
@@ -116,7 +113,6 @@ class Replies:
             ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
             for block in self.coordinator_rows.run(ask, aggregation):
                 total = aggregation.merge(total, block.partial)
-        self.absent = split_gaps(total)[1]
         self._close()
         return total
 
@@ -148,7 +144,7 @@ class Replies:
             self.updates = Updates(aggregation, ask.clients[:0], [])
         for block in self.blocks(ask, None):
             assert block.batch is not None
-            batch, failed = block.batch.liftable(aggregation.take)
+            batch, failed = block.batch.liftable(aggregation.lift)
             self.failures += failed
             if find_task(ask.task, ask.version).finite:
                 batch, failed = batch.only_finite(aggregation.sound_reply)
@@ -171,7 +167,7 @@ class Replies:
         """What the engine brings back for an ask, taken account of."""
         for block in self.federation.engine.run(ask, aggregation):
             self.failures += block.failures
-            self.noised |= set(block.noised)
+            self.absent, self.noised = block.absent, frozenset(block.noised)
             self._replied.append(block.replied)
             self._up.append(block.up)
             self._virtual = max(self._virtual, block.virtual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import EntryPoint, entry_points
@@ -91,7 +91,8 @@ class Block:
 
     Either the replies themselves, or their ``partial`` under the aggregation given to the engine.
     ``replied`` and ``up`` tell who answered with how many bytes; ``virtual`` is the simulated time
-    of the slowest of them; ``noised`` are the entries whose counts carry noise by cell.
+    of the slowest of them. In a closed job ``absent`` marks numbers that are not told, by entry,
+    and ``noised`` are the entries whose counts carry noise by cell.
     """
 
     replied: IntArray
@@ -100,6 +101,7 @@ class Block:
     virtual: float = 0.0
     batch: Batch | None = None
     partial: Any = None
+    absent: Mapping[str, Any] = field(default_factory=dict)
     noised: tuple[str, ...] = ()
 
 

@@ -30,7 +30,7 @@ class Record:
     wall: float
     virtual: float
     absent: Mapping[str, Any] = field(default_factory=dict)
-    """By entry: how many clients withheld each number of their replies."""
+    """In a closed job, by entry: which numbers of the total are not told."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.absent import split_gaps
 from solera.core.clients import BoolArray, IntArray
 from solera.core.errors import PayloadError
 from solera.core.payload import encoded_size, is_finite
@@ -23,17 +22,9 @@ class Reply:
 
     client: int
     payload: Any
-    absent: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """By entry: marks of the numbers that the client withholds, 0 in the payload."""
 
     def __getitem__(self, key: str) -> Any:
         return self.payload[key]
-
-    @staticmethod
-    def of(client: int, sent: Any) -> Reply:
-        """A reply as it travels."""
-        payload, absent = split_gaps(sent)
-        return Reply(client, payload, absent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +146,7 @@ class Batch:
 
     def __iter__(self) -> Iterator[Reply]:
         for client, payload in zip(self.clients.tolist(), self.payloads, strict=True):
-            yield Reply.of(client, payload)
+            yield Reply(client, payload)
 
     def sizes(self) -> IntArray:
         """Encoded size of every reply."""

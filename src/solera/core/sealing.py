@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from solera.core.absent import split_gaps, with_gaps
 from solera.core.errors import PayloadError, Refusal
 from solera.core.payload import decode, encode
 from solera.core.task import Task
@@ -61,11 +60,9 @@ def deliver(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def each_message(tree: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
     """An ask or a reply with each of its messages changed."""
-    value, gaps = split_gaps(tree)
-    if not isinstance(value, Mapping) or SEALED not in value:
+    if not isinstance(tree, Mapping) or SEALED not in tree:
         return tree
-    changed = {**value, SEALED: [change(m) for m in value[SEALED]]}
-    return with_gaps(changed, gaps) if gaps else changed
+    return {**tree, SEALED: [change(m) for m in tree[SEALED]]}
 
 
 def seal_reply(task: Task, reply: Any, client: int, scope: Iterable[str], sealer: Sealer) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,6 @@ class SchemaAgreement(Aggregation):
     Clients with different columns are kept apart until :meth:`finish`, which names the first one
     that differs from the majority and the column where it does. Commutative and associative.
     """
-
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return set(entries) <= {"rows"}
 
     def lift(self, reply: Reply) -> Any:
         answer = reply.payload

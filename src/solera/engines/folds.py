@@ -35,9 +35,9 @@ def validate_and_fold(
         try:
             partial = aggregation.fold(batch)
         except Exception:
-            batch, failed = batch.liftable(aggregation.take)
+            batch, failed = batch.liftable(aggregation.lift)
             failures += failed
-            batch, failed = batch.combinable(aggregation.take, aggregation.merge)
+            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
     if task.finite and (aggregation is None or not aggregation.sound(partial)):

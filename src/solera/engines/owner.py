@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from solera.core.absent import anything_absent, split_gaps
 from solera.core.accounting import Event
 from solera.core.aggregation import Aggregation
 from solera.core.clients import PARTS, Client, ClientData, Draws, Part, Source
@@ -153,7 +152,7 @@ class OwnerAnswer:
         """The terms, or the supports of what rests on some rows."""
         supports = self._result.supports
         if not supports:
-            return {TERMS: self._terms(self._result.numbers, {})}, self._after
+            return {TERMS: self._terms(self._result.numbers)}, self._after
         return {SUPPORTS: _of_each(supports, lambda one: one.share)}, self._before
 
     def told(self, supports: dict[str, Any]) -> tuple[Any, bytes]:
@@ -172,7 +171,7 @@ class OwnerAnswer:
             numbers = with_entry(numbers, entry, map_leaves(lambda one: one.numbers, of_entry))
         absent = _of_each(judged, lambda one: one.absent)
         noised = {entry: int(any(one.noised for one in _leaves(v))) for entry, v in judged.items()}
-        terms = {TERMS: self._terms(numbers, absent), ABSENT: absent, NOISED: noised}
+        terms = {TERMS: self._terms(numbers), ABSENT: absent, NOISED: noised}
         return terms, self._after
 
     def conclude(self, terms: Any) -> None:
@@ -180,10 +179,9 @@ class OwnerAnswer:
         if self._ask.task == PERSONS:
             self._worker.persons = terms
 
-    def _terms(self, numbers: Any, absent: dict[str, Any]) -> Any:
-        gaps = {entry: marks for entry, marks in absent.items() if anything_absent({"": marks})}
+    def _terms(self, numbers: Any) -> Any:
         aggregation, task = self._aggregation, find_task(self._ask.task, self._ask.version)
-        partial = split_gaps(aggregation.take(Reply(0, numbers, gaps)))[0]
+        partial = aggregation.lift(Reply(0, numbers))
         if task.finite and not aggregation.sound(partial):
             raise DataError(
                 f"task {task.name!r} gave numbers that are not finite, or far too large",

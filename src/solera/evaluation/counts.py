@@ -13,43 +13,19 @@ from solera.core.replies import map_leaves
 from solera.evaluation.figure import Figure, measured
 
 
-def countable(counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-    """What adds up of counts of clients, which come first; ``absent`` are marks by entry.
-
-    Sums of a client rest on the same ``rows``. ``withheld`` are its other ones, or one where it
-    withholds how many rows it has, and ``clients`` is 1 where any are left. A label of which a
-    client withholds a count counts for nothing there, and ``unclear`` are rows of such clients.
-    """
+def countable(counts: dict[str, Any]) -> dict[str, Any]:
+    """What adds up of counts of clients, each by itself; ``clients`` is 1 where there are rows."""
     rows = np.asarray(counts["rows"])
-    withheld = 1 * np.asarray(absent.get("rows", np.zeros(len(rows), dtype=bool)))
-    if "confusion" in counts:
-        counted = counts["confusion"].sum(axis=(-2, -1))
-        withheld = withheld + np.abs(rows - counted)
-        return {**counts, "rows": counted, "withheld": withheld, "clients": 1 * (counted > 0)}
-    about = {"rows": rows, "withheld": withheld, "clients": 1 * (rows > 0)}
-    return {**counts, **(_by_label(counts, absent) if "exact" in counts else {}), **about}
-
-
-_OF_LABELS = ("true_positive", "false_positive", "false_negative", "unknown")
-"""Counts of each label that belong together."""
-
-
-def _by_label(counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of the labels of which a client tells all, and how many rows know each."""
-    rows = np.asarray(counts["rows"])
-    known = np.broadcast_to(rows[:, None] > 0, counts["unknown"].shape)
-    for name in _OF_LABELS:
-        known = known & ~absent.get(name, np.zeros(1, dtype=bool))
-    told = {name: counts[name] * known for name in _OF_LABELS}
-    told["known"] = (rows[:, None] - counts["unknown"]) * known
-    told["exact_rows"] = rows * ~absent.get("exact", np.zeros(1, dtype=bool))
-    told["unclear"] = rows * ~(known.all(axis=1) & (told["exact_rows"] == rows))
-    return told
+    about: dict[str, Any] = {"clients": 1 * (rows > 0)}
+    if "exact" in counts:
+        about["known"] = rows[:, None] - counts["unknown"]
+        about["exact_rows"] = rows
+    return {**counts, **about}
 
 
 LOST = 1e-12
 """What rounding leaves of Σy² where all y are the same."""
-ABOUT_ROWS = ("rows", "clients", "asked", "absent", "withheld", "unclear")
+ABOUT_ROWS = ("rows", "clients", "asked", "absent")
 """What folded counts say of the rows behind them."""
 
 
@@ -57,7 +33,7 @@ def figures_of(
     metrics: Mapping[str, float], counts: Mapping[str, Any], **about: Any
 ) -> dict[str, Figure]:
     """Metrics of folded counts, with the rows these rest on."""
-    rows = None if counts.get("unclear") else int(counts["rows"])
+    rows = int(counts["rows"])
     told = {"asked": 1} | {name: int(counts[name]) for name in ABOUT_ROWS[1:5] if name in counts}
     defined = {name: value for name, value in metrics.items() if not isnan(value)}
     return measured(defined, rows=rows, **told | about)

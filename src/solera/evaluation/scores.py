@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.pictures import new_figure
 from solera.evaluation.intervals import (
     Interval,
@@ -314,32 +314,3 @@ def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:
     last = np.searchsorted(np.cumsum(high), ends, side="left")
     rows = np.diff(ends, prepend=0)
     return list(zip(first.tolist(), last.tolist(), rows.tolist(), strict=True))
-
-
-def place_withheld(
-    counts: IntArray, absent: BoolArray | None, rows: IntArray, counted: BoolArray
-) -> dict[str, Any]:
-    """Rows of clients by the highest and by the lowest bin where they can be.
-
-    A bin that a client withholds holds at least one of its rows. Where the others are is not known:
-    they are in the highest of these bins, the lowest, or ``spread`` evenly over all.
-
-    Parameters
-    ----------
-    counts, absent: clients × bins, and which of these numbers are withheld; None for none.
-    rows: how many there are of each client, in whatever bin.
-    counted: the clients that count.
-    """
-    counts = counts if counted.all() else counts * counted[:, None]
-    if absent is None:
-        return {"high": counts, "low": counts, "spread": counts}
-    absent = absent & counted[:, None]
-    bins = absent.sum(axis=1)
-    left = np.where(bins > 0, rows - counts.sum(axis=1), 0)
-    more = np.maximum(left - bins, 0)
-    low, high = counts + absent, counts + absent
-    clients, last = np.arange(len(counts)), counts.shape[1] - 1
-    low[clients, absent.argmax(axis=1)] += more
-    high[clients, last - absent[:, ::-1].argmax(axis=1)] += more
-    share = np.maximum(left, bins) / np.maximum(bins, 1)
-    return {"high": high, "low": low, "spread": counts + absent * share[:, None]}

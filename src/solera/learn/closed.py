@@ -123,8 +123,6 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
     """Refuse what a policy will not let a learner do, as far as it follows from the learner."""
     _check_kind(policy, kind)
     for part in _parts(learner):
-        if part.privacy is not None:
-            continue  # noise hides every person, whatever the rounds and batches are
         if part.needs_exact_training and not policy.exact_training:
             raise GateRefusal(
                 f"{type(part).__name__} trains in many rounds, whose exact sums together can give "
@@ -133,7 +131,12 @@ def check_policy(learner: Any, policy: Policy, kind: str = "training") -> None:
                 '"sums", "exact_training": True}; or noise, dp=so.DP(…)',
             )
         batch = getattr(part, "batch_size", None)
-        if part.sends_updates and batch is not None and batch < policy.min_count:
+        if (
+            part.sends_updates
+            and part.privacy is None
+            and batch is not None
+            and batch < policy.min_count
+        ):
             raise GateRefusal(
                 f"{type(part).__name__}(batch_size={batch}): a batch holds at least min_count = "
                 f"{policy.min_count} rows",
@@ -197,12 +200,6 @@ def check_price(price: Price | None, policy: Policy, owners: int) -> None:
 def is_noised(learner: Any) -> bool:
     """Whether any of it hides rows behind noise."""
     return any(part.privacy is not None for part in _parts(learner))
-
-
-def needs_switch(learner: Any) -> bool:
-    """Whether exact sums of a learner's many rounds need ``exact_training`` of the owners."""
-    parts = [part for part in _parts(learner) if part.privacy is None]
-    return any(part.needs_exact_training for part in parts)
 
 
 def check_jobs(federation: Federation, kind: str) -> None:

@@ -101,7 +101,7 @@ def evaluate(
         replies = federation.ask(judge_rows, {**ask, **about_pivot(model)})
         ids, counts = _counts(replies, CountTotals(), per_client)
         evaluation = judged(ids, counts, part, replies)
-        if not evaluation.counts["rows"] + evaluation.counts["withheld"]:
+        if not evaluation.counts["rows"]:
             raise DataError(
                 f"no client has {part} rows",
                 hint=f"set some aside, for example so.simulate({part}=0.2)",
@@ -161,14 +161,14 @@ def evaluate_rows(
     rows = Rows(X, y)
     nobody = {"clients": 0, "asked": 0, "absent": 0}
     pivot = about_pivot(model).get("pivot") if pivot is None else pivot
-    counts = CountTotals().settle(_numbers(count_rows(model, rows, pivot), rows), {})
+    counts = CountTotals().settle(_numbers(count_rows(model, rows, pivot), rows))
     evaluation = _evaluation({**_total(counts), **nobody}, "rows")
     evaluation = replace(evaluation, positive=model.schema_.positive)
     grid = _grid(scores)
     if grid is None:
         return evaluation
     check_scores(model)
-    counts = ScoreTotals().settle(_numbers(score_counts(model, rows, grid), rows), {})
+    counts = ScoreTotals().settle(_numbers(score_counts(model, rows, grid), rows))
     counts["clients"] = np.zeros(1, np.int64)
     return with_scores(evaluation, model, np.empty(0, np.int64), counts, grid, {"part": "rows"})
 
@@ -185,8 +185,8 @@ def _numbers(contributions: Any, rows: Rows) -> Any:
 class CountTotals(Totals):
     """The sum of all counts that metrics follow from."""
 
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-        return countable(counts, absent)
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        return countable(counts)
 
 
 def judged(ids: IntArray, counts: dict[str, Any], part: str, replies: Any = None) -> Evaluation:
@@ -207,11 +207,7 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
     notes = []
-    if total.get("unclear"):
-        notes.append("owners withhold small counts of labels: metrics rest on the others")
-    if not total["rows"] and total["withheld"]:
-        notes.append(f"owners withheld the sums of all {part} rows, {total['withheld']:,} or more")
-    if "exact" in total and not total["rows"] + total["withheld"]:
+    if "exact" in total and not total["rows"]:
         notes.append(f"of no row ({part}) a label is known")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
@@ -297,27 +293,21 @@ def with_scores(
 def _of_scores(
     model: Any, grid: ScoreGrid, total: dict[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Figure]:
-    """Figures of counted scores; those of histograms lack the rows of which owners tell none."""
-    of_losses = {"clients": int(total["clients"]), "withheld": int(total["withheld"]), **about}
+    """Figures of counted scores."""
+    of_losses = {"clients": int(total["clients"]), **about}
     rows = int(total["judged"])
     if "pinball" in total:
         return measured(quantile_metrics(total, grid.quantiles), rows=rows, **of_losses)
     scores = scores_of(model, total, grid)
     bounds = scores.bounds()
     figures = measured(scores.metrics(), rows=rows, **of_losses)
-    lacking = int(total["lacking"])
-    counted: int | None = scores.rows
-    if model.schema_.target == "labels":  # a label of fewer rows may be unknown, or withheld
-        counted = None if lacking else rows
     for name, figure in figures.items():
         figure.bound = bounds[name]
-        if name not in ("log_loss", "brier"):
-            figure.rows, figure.withheld = counted, lacking
     return figures
 
 
 def _mean(name: str, total: dict[str, Any], about: Mapping[str, Any]) -> dict[str, Figure]:
-    """The mean of a metric of one's own; a client that withholds its sum is left out."""
+    """The mean of a metric of one's own."""
     if not total["rows"]:
         return {}
     return figures_of({name: float(total["total"] / total["rows"])}, total, **about)

@@ -365,7 +365,7 @@ class Learner(Forgetful, abstract=True):
     @property
     def needs_exact_training(self) -> bool:
         """Whether exact sums of many rounds together can give away a person's target."""
-        return self.sends_updates
+        return self.sends_updates and self.privacy is None
 
     @property
     def keeps_shape(self) -> bool:

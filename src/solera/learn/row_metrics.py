@@ -6,7 +6,7 @@ can be allowed or refused by its name. Its mean is what leaves, as any other sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,13 +64,11 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
 
 
 class MeanTotals(Totals):
-    """Sums and rows of all clients but those that withhold them."""
+    """Sums and rows of all clients."""
 
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
         rows = np.asarray(counts["rows"])
-        hidden = np.asarray(absent.get("rows", np.zeros(len(rows), dtype=bool)))
-        about = {"rows": rows, "withheld": 1 * hidden, "clients": 1 * (rows > 0)}
-        return {"total": counts["total"], **about}
+        return {"total": counts["total"], "rows": rows, "clients": 1 * (rows > 0)}
 
 
 def find_metric(name: str) -> Task:

@@ -8,7 +8,7 @@ the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.schema import UNKNOWN, Schema, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import ratio
-from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, place_withheld
+from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores
 from solera.learn.base import last_step
 from solera.learn.client_models import many_models, own_model
 from solera.learn.totals import Totals
@@ -178,53 +178,31 @@ def _entry(name: int) -> str:
 
 
 class ScoreTotals(Totals):
-    """Where the rows of clients can be, those in bins that they withhold, too.
+    """Where the rows of clients are."""
 
-    A class or label counts for nothing at a client that withholds how many rows are of it.
-    ``lacking`` are the rows of clients of which that is so.
-    """
-
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
         judged = np.asarray(counts["rows"])
-        hidden = np.asarray(absent.get("rows", np.zeros(len(judged), dtype=bool)))
-        settled = {"judged": judged, "withheld": 1 * hidden, "clients": 1 * (judged > 0)}
+        settled = {"judged": judged, "clients": 1 * (judged > 0)}
         if "pinball" in counts:
             return {**settled, "pinball": counts["pinball"]}
-        lacks, bins = hidden, {}
-        for name, histograms in counts["bins"].items():
-            rows = counts["sides"][name]
-            gone = absent.get(f"sides.{name}", np.zeros((1, 2), dtype=bool)).any(axis=1)
-            lacks = lacks | gone
-            bins[name] = {
-                side: place_withheld(
-                    histograms[side], absent.get(f"bins.{name}.{side}"), rows[:, i], ~gone
-                )
-                for i, side in enumerate(("no", "yes"))
-            }
-        lacking = np.where(lacks, np.maximum(judged, 1), 0)
         return {
-            **settled, "bins": bins, "lacking": lacking,
-            "loss": counts["loss"], "brier": counts["brier"],
+            **settled, "bins": counts["bins"], "loss": counts["loss"], "brier": counts["brier"],
         }  # fmt: skip
 
 
 def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
     """The scores of folded counts."""
     names = names_of(model)
-    rows = {
-        where: np.stack(
-            [
-                [total["bins"][_entry(i)][side][where] for side in ("no", "yes")]
-                for i in range(len(names))
-            ]
-        )
-        for where in ("high", "low", "spread")
-    }
+    rows = np.stack(
+        [[total["bins"][_entry(i)][side] for side in ("no", "yes")] for i in range(len(names))]
+    )
     of_more = len(names) > 1 and model.schema_.target == "classes"
     return Scores(
         names=names,
         edges=grid.edges,
-        **rows,
+        low=rows,
+        high=rows,
+        spread=rows,
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),

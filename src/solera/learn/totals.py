@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,29 +13,23 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 
 
 class Totals(Aggregation, abstract=True):
-    """The sum of what is left of all clients' counts once it is clear what each withholds."""
+    """The sum of what follows from all clients' counts, of each by itself."""
 
     additive = True
 
     @abstractmethod
-    def settle(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-        """What adds up of counts of clients, which come first.
-
-        ``absent`` has marks of the numbers that they withhold, by entry.
-        """
-
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return True
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """What adds up of counts of clients, which come first."""
 
     def lift(self, reply: Reply) -> Any:
-        return map_leaves(lambda leaf: leaf[0], self.settle(*_stacked(reply)))
+        return map_leaves(lambda leaf: leaf[0], self.settle(_stacked(reply)))
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(lambda x, y: x + y, a, b)
 
     def fold(self, batch: Batch) -> Any:
         if isinstance(batch.payloads, Stacked) and len(batch):
-            settled = self.settle(dict(batch.payloads.fields), {})
+            settled = self.settle(dict(batch.payloads.fields))
             return map_leaves(lambda leaf: leaf.sum(axis=0), settled)
         return self.fold_one_by_one(batch)
 
@@ -50,11 +43,8 @@ class Gather(Aggregation):
     def __init__(self, totals: Totals | None = None) -> None:
         self.totals = totals
 
-    def accepts_gaps(self, entries: Collection[str]) -> bool:
-        return self.totals is not None
-
     def lift(self, reply: Reply) -> Any:
-        return {"clients": np.array([reply.client]), "stacked": self._settled(*_stacked(reply))}
+        return {"clients": np.array([reply.client]), "stacked": self._settled(_stacked(reply))}
 
     def combine(self, a: Any, b: Any) -> Any:
         joined = map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
@@ -63,18 +53,18 @@ class Gather(Aggregation):
 
     def fold(self, batch: Batch) -> Any:
         if isinstance(batch.payloads, Stacked) and len(batch):
-            settled = self._settled(dict(batch.payloads.fields), {})
+            settled = self._settled(dict(batch.payloads.fields))
             return {"clients": batch.clients, "stacked": settled}
         return self.fold_one_by_one(batch)
 
     def finish(self, partial: Any) -> tuple[IntArray, Any]:
         return partial["clients"], partial["stacked"]
 
-    def _settled(self, counts: dict[str, Any], absent: Mapping[str, Any]) -> Any:
-        return counts if self.totals is None else self.totals.settle(counts, absent)
+    def _settled(self, counts: dict[str, Any]) -> Any:
+        return counts if self.totals is None else self.totals.settle(counts)
 
 
-def _stacked(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The counts of one client, and what is absent of them, as those of several."""
-    counts = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
-    return counts, map_leaves(lambda marks: np.asarray(marks)[None], dict(reply.absent))
+def _stacked(reply: Reply) -> dict[str, Any]:
+    """The counts of one client as those of several."""
+    counts: dict[str, Any] = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
+    return counts

@@ -160,6 +160,6 @@ class PowerOfChoice(Selector):
             return roster.sizes.astype(float)
         counts = np.full(roster.clients, np.nan)
         replies = roster.ask(rows, None, np.arange(roster.clients), round)
-        for reply in (reply for reply in replies if not reply.absent):
+        for reply in replies:
             counts[reply.client] = max(0, int(reply["rows"]))
         return np.ones(roster.clients) if np.isnan(counts).all() else with_default(counts)

@@ -69,11 +69,11 @@ def ask_values(
 ) -> tuple[IntArray, FloatArray]:
     """Who reported a valuation of the current model, Σ losses / rows^power, and which.
 
-    What is withheld or NaN counts as no report.
+    NaN counts as no report.
     """
     model = describe_fitted(roster.learner.for_prediction())
     replies = roster.ask(value, {"model": model}, to, round)
-    whole = [reply for reply in replies if not reply.absent and reply["rows"] > 0]
+    whole = [reply for reply in replies if reply["rows"] > 0]
     values = np.array([float(reply["loss"] / reply["rows"] ** power) for reply in whole])
     known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in whole], dtype=np.int64)

@@ -43,24 +43,20 @@ class Estimates:
 def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates | None:
     """Estimates for all candidates, or None when nobody reported.
 
-    A candidate that does not report, or withholds its rows, is taken to be as slow as the slowest
-    that did, to have as many rows as the largest and the class counts of the average, and to send
-    no rows. A class count that is withheld is that of the average.
+    A candidate that does not report is taken to be as slow as the slowest that did, to have as many
+    rows as the largest and the class counts of the average, and to send no rows.
     """
     learner = roster.learner
     is_classes = learner.schema_.target == "classes"
     classes = learner.schema_.classes if is_classes else np.zeros(0)
     replies = roster.ask(resources, {"classes": classes}, candidates, round)
-    sound = [r for r in replies if "rows" not in r.absent and _is_sound(r.payload, len(classes))]
+    sound = [r for r in replies if _is_sound(r.payload, len(classes))]
     if not sound:
         return None
     reported = np.array(
         [[r["speed"], r["link"], r["rows"], r["row_bits"]] for r in sound], dtype=float
     )
-    counts = _fill_withheld(
-        np.array([r["counts"] for r in sound], dtype=np.int64),
-        np.array([r.absent.get("counts", np.zeros(len(classes))) for r in sound], dtype=bool),
-    )
+    counts = np.array([r["counts"] for r in sound], dtype=np.int64)
     silent = len(candidates) - len(sound)
     if silent:
         guess = [*reported[:, :2].min(axis=0), *reported[:, 2:].max(axis=0)]
@@ -79,13 +75,6 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
         row_bits=row_bits,
         upload=np.array([bool(r["upload"]) for r in sound] + [False] * silent),
     )
-
-
-def _fill_withheld(counts: IntArray, absent: BoolArray) -> IntArray:
-    """Counts of classes, with the mean of the clients that tell it for one that is withheld."""
-    tells = np.maximum((~absent).sum(axis=0), 1)
-    usual = np.round(np.where(absent, 0, counts).sum(axis=0) / tells).astype(np.int64)
-    return np.where(absent, usual, counts)
 
 
 def _is_sound(report: Any, classes: int) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from solera.core.component import build
 from solera.core.errors import SoleraError
-from solera.learn.closed import needs_switch, price_of
+from solera.learn.closed import price_of
 from solera.serve.closed import ClosedJob, OwnerState
 from solera.serve.closed_words import clock, job_words, name_of, parsed, text_lines
 from solera.trust.board.text import JobText
@@ -54,7 +54,7 @@ def notes(text: JobText, owners: int) -> list[str]:
         return said
     try:
         learners = [build(learner) for learner in text.learners]
-        price, exact = price_of(learners, owners), any(map(needs_switch, learners))
+        price, exact = price_of(learners, owners), any(one.needs_exact_training for one in learners)
     except SoleraError:
         price, exact = None, True
     said += [] if price is None else [f"{NOISED}: {price}."]

@@ -65,7 +65,6 @@ def text_lines(text: JobText) -> list[tuple[str, str]]:
         ("test folds", _folds(text.test)),
         ("metrics", ", ".join(text.metrics)),
         ("stops early by", learner_words(list(text.callbacks)) if text.callbacks else ""),
-        ("noise", learner_words(text.dp) if text.dp else ""),
         ("repeat", str(text.repeat)),
         ("patience", f"{text.patience} days"),
         ("researcher", f"{text.researcher or 'nobody named'}, key {text.researcher_key.hex()}"),

@@ -39,9 +39,6 @@ class Behind:
         units = rows if self.units is None else self.units[rows]
         return Behind(len(rows), owners, self.clients, units)
 
-    def count_persons(self) -> int:
-        return self.rows if self.units is None else len(np.unique(self.units))
-
 
 class Cells(ABC):
     """The cells of every row. Results have the clients' axis first where there are several."""
@@ -53,14 +50,6 @@ class Cells(ABC):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
-
-    @property
-    def lists(self) -> int:
-        """Into how many lists the cells fall, one after the other, so that no row is in two of one.
-
-        The cells of a list that are told and the number of rows give those that are withheld.
-        """
-        return 1 if self.most == 1 else self.size
 
     @abstractmethod
     def pairs(self, rows: int) -> tuple[IntArray | slice, IntArray]:
@@ -83,12 +72,6 @@ class Cells(ABC):
         total = sum_by_cell(values[row], cell, behind.clients * self.size)
         sums: FloatArray = self._shaped(total, behind)
         return sums
-
-    def persons(self, behind: Behind) -> IntArray:
-        """The persons with a row in each cell, of one client."""
-        row, cell = self.pairs(behind.rows)
-        units = np.arange(behind.rows) if behind.units is None else behind.units
-        return count_distinct(units[row], cell, self.size).reshape(self.shape)
 
     def _shaped(self, total: Array, behind: Behind) -> Any:
         clients = () if behind.owners is None else (behind.clients,)
@@ -154,9 +137,6 @@ class Marks(Cells):
         counts: IntArray = sum_rows(self.marks, behind)
         return counts
 
-    def persons(self, behind: Behind) -> IntArray:
-        return self.count(behind) if behind.units is None else super().persons(behind)
-
     def sum(self, values: Array, behind: Behind) -> FloatArray:
         if behind.owners is not None:
             return super().sum(values, behind)
@@ -179,10 +159,6 @@ class Intervals(Cells):
             raise UsageError("the edges of intervals are not in order", hint="np.sort(edges)")
         self.shape = (*self.edges.shape[:-1], self.edges.shape[-1] + 1)
         self.most = math.prod(self.edges.shape[:-1])
-
-    @property
-    def lists(self) -> int:
-        return self.most
 
     @property
     def _columns(self) -> Iterable[tuple[Array, Array]]:
@@ -342,14 +318,3 @@ def sum_by_cell(values: Any, cell: IntArray, cells: int) -> Any:
     total = member.T @ flat
     total = total.toarray() if hasattr(total, "toarray") else total
     return np.asarray(total, dtype=np.float64).reshape(cells, *values.shape[1:])
-
-
-def count_distinct(unit: IntArray, cell: IntArray, cells: int) -> IntArray:
-    """How many distinct units there are in each cell."""
-    many = int(unit.max(initial=-1)) + 1
-    if many * cells <= 64 * max(len(unit), 1):
-        present = np.zeros(many * cells, dtype=bool)
-        present[unit * cells + cell] = True
-        return np.asarray(present.reshape(many, cells).sum(axis=0))
-    pairs = np.unique(unit * cells + cell)
-    return np.bincount(pairs % cells, minlength=cells)

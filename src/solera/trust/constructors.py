@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, BoolArray, IntArray, Part
+from solera.core.clients import Array, IntArray, Part
 from solera.trust.cells import as_cells
 from solera.trust.contributions import Bound, Counts, Fact, Joint, Sums, Update
 from solera.trust.grams import Gram
@@ -106,7 +106,6 @@ def gram(
     weights: Array | None = None,
     cell: Any = None,
     cells: int | Sequence[int] | None = None,
-    marks: BoolArray | None = None,
     bound: tuple[float, float] | None = None,
     rows: IntArray | None = None,
     part: Part = "train",
@@ -120,7 +119,6 @@ def gram(
     weights: one a row, or rows × outputs (1 × outputs: the same for all rows) for a matrix of
         each; numbers or marks.
     cell, cells, rows, part: as for :func:`count_by`; a matrix of each cell.
-    marks: where Y has but two values: which of them. Then a sum tells how many rows have each.
     bound: how long a row of X may be, and its weights or its row of Y.
 
     Least squares in one ask, w = (Σ XᵀX)⁻¹ Σ Xᵀy:
@@ -139,7 +137,7 @@ def gram(
     [2.0, -1.0]
     """
     made = None if cell is None else as_cells(cell, cells)
-    return Gram(X, Y, weights, made, marks, bound, rows, part)
+    return Gram(X, Y, weights, made, bound, rows, part)
 
 
 def update(

@@ -1,8 +1,8 @@
 """What a task returns: which rows gave what to which number.
 
 A task never says the same thing twice. From a contribution follow the numbers (:meth:`numbers`, for
-one client or several at once), the persons behind each of them (:meth:`persons`), how far one row
-can move them (:meth:`sensitivity`) and rows bounded for noise (:meth:`bounded`).
+one client or several at once), how far one row can move them (:meth:`sensitivity`) and rows bounded
+for noise (:meth:`bounded`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from solera.core.clients import BoolArray, FloatArray, IntArray, Part
 from solera.core.errors import UsageError
-from solera.trust.cells import Behind, Cells, OneCell, count_distinct, sum_rows
+from solera.trust.cells import Behind, Cells, OneCell, sum_rows
 
 Kind = Literal["facts", "cells", "gram", "update"]
 Norm = Literal["l1", "l2"]
@@ -40,10 +40,6 @@ class Contribution:
     @abstractmethod
     def numbers(self, behind: Behind) -> Any:
         """An array, or a tree of arrays; the clients' axis first where there are several."""
-
-    @abstractmethod
-    def persons(self, behind: Behind) -> Any:
-        """The persons behind every number, in the form of the numbers of one client."""
 
     @abstractmethod
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
@@ -76,9 +72,6 @@ class Fact(Contribution):
     def numbers(self, behind: Behind) -> Any:
         return self.value
 
-    def persons(self, behind: Behind) -> Any:
-        return None
-
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         return 0.0
 
@@ -94,9 +87,6 @@ class Counts(Contribution):
         if isinstance(self.cells, OneCell) and behind.owners is None:
             return behind.rows
         return self.cells.count(behind)
-
-    def persons(self, behind: Behind) -> IntArray:
-        return self.cells.persons(behind)
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         return float(self.cells.most if norm == "l1" else math.sqrt(self.cells.most))
@@ -131,20 +121,6 @@ class Sums(Contribution):
         if isinstance(self.cells, OneCell) and not hasattr(values, "tocsr"):
             return sum_rows(values, behind)
         return self.cells.sum(values, behind)
-
-    def persons(self, behind: Behind) -> IntArray:
-        tail = self.values.shape[1:]
-        if self.where is None:
-            persons = self.cells.persons(behind)
-            return np.broadcast_to(
-                persons.reshape(persons.shape + (1,) * len(tail)), persons.shape + tail
-            )
-        where = np.broadcast_to(self.where, self.values.shape)
-        where = where.reshape(behind.rows, math.prod(tail))
-        if isinstance(self.cells, OneCell) and behind.units is None:
-            return np.asarray(where.sum(axis=0), dtype=np.int64).reshape(tail)
-        by_entry = [_persons_of(self.cells, chosen, behind) for chosen in where.T]
-        return np.stack(by_entry, axis=-1).reshape(self.cells.shape + tail)
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         numbers = math.prod(self.values.shape[1:])
@@ -184,9 +160,6 @@ class Update(Contribution):
     def numbers(self, behind: Behind) -> Any:
         return _map(_plain, self.tree)
 
-    def persons(self, behind: Behind) -> int:
-        return behind.count_persons()
-
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         """One row may turn an update round, from one end of the ball of its bound to the other."""
         radius = float(np.max(own_bound(self.bound, clip)))
@@ -212,9 +185,6 @@ class Joint(Contribution):
 
     def numbers(self, behind: Behind) -> list[Any]:
         return [one.numbers(behind) for one in self.sums]
-
-    def persons(self, behind: Behind) -> list[IntArray]:
-        return [one.persons(behind) for one in self.sums]
 
     def sensitivity(self, norm: Norm, clip: float | None) -> float:
         numbers = sum(math.prod(one.values.shape[1:]) for one in self.sums)
@@ -259,14 +229,6 @@ def entries_of(reply: Any) -> Iterator[tuple[str, Contribution | Any]]:
                 yield (f"{key}.{inner}" if inner else str(key)), leaf
     else:
         yield "", reply
-
-
-def _persons_of(cells: Cells, chosen: BoolArray, behind: Behind) -> IntArray:
-    """The persons of each cell among some rows."""
-    row, cell = cells.pairs(behind.rows)
-    kept = chosen[row]
-    units = np.arange(behind.rows) if behind.units is None else behind.units
-    return count_distinct(units[row][kept], cell[kept], cells.size).reshape(cells.shape)
 
 
 def own_bound(bound: Bound, clip: float | None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray, Part
 from solera.trust.cells import Behind, Cells
 from solera.trust.contributions import Contribution, Norm, bound_rows, filled, own_bound
-from solera.trust.members import Members, count_pairs, packed
+from solera.trust.members import Members, packed
 
 
 class Gram(Contribution):
@@ -28,7 +28,6 @@ class Gram(Contribution):
         Y: Any,
         weights: Array | None,
         cells: Cells | None,
-        marks: BoolArray | None,
         bound: tuple[float, float] | None,
         rows: IntArray | None,
         part: Part,
@@ -38,7 +37,6 @@ class Gram(Contribution):
         self.Y = Y
         self.weights = weights
         self.cells = cells
-        self.marks = marks
         self.bound = bound
         if isinstance(X, Members) and self.in_one_pass:
             X.add(self)
@@ -103,55 +101,11 @@ class Gram(Contribution):
         matrix = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
         return np.asarray(packed(matrix))
 
-    def persons(self, behind: Behind) -> IntArray:
-        """The persons with a weight other than 0, for each matrix as a whole."""
-        counts = [behind.among(rows).count_persons() for rows, _ in self._matrices(behind)]
-        return np.array(counts, dtype=np.int64).reshape(self._form)
-
-    def support(self, behind: Behind) -> tuple[IntArray, IntArray | None]:
-        """The persons with a number other than 0 in both factors of an entry.
-
-        With ``marks`` those who have the mark, and those who have not.
-        """
-        X = self.X.whole() if isinstance(self.X, Members) else filled(self.X)
-        marks = filled(self.Y) != 0 if self.marks is None and self.Y is not None else self.marks
-        having, lacking = [], []
-        for rows, columns in self._matrices(behind):
-            units = None if behind.units is None else behind.units[rows]
-            left = X[np.ix_(rows, columns)] != 0
-            right = left if marks is None else marks[rows]
-            count = count_pairs(left, right, units)
-            having.append(packed(count) if self.Y is None else count)
-            if self.marks is not None:
-                lacking.append(count_pairs(left, ~right, units))
-        form = self._form + having[0].shape
-        without = np.stack(lacking).reshape(form) if lacking else None
-        return np.stack(having).reshape(form), without
-
     @property
     def _each(self) -> tuple[int, ...]:
         """How many matrices there are of the same rows: cells × outputs."""
         cells = () if self.cells is None else self.cells.shape
         return cells + (() if self.weights is None else self.weights.shape[1:])
-
-    @property
-    def _form(self) -> tuple[int, ...]:
-        return ((self.X.members,) if isinstance(self.X, Members) else ()) + self._each
-
-    def _matrices(self, behind: Behind) -> Iterator[tuple[IntArray, IntArray]]:
-        """The rows with a weight and the columns of every matrix, in order."""
-        everyone = np.ones((behind.rows, 1), dtype=bool)
-        inside = everyone if self.cells is None else self._inside
-        weighted = everyone
-        if self.weights is not None:
-            outputs = math.prod(self.weights.shape[1:])
-            weighted = (self.weights != 0).reshape(len(self.weights), outputs) & everyone
-        whole = np.arange(behind.rows), np.arange(self.X.shape[1])
-        samples = self.X.samples() if isinstance(self.X, Members) else [whole]
-        for rows, columns in samples:
-            for chosen in inside[rows].T:
-                for with_weight in weighted[rows].T:
-                    yield rows[chosen & with_weight], columns
 
     @property
     def repeats_rows(self) -> bool:
@@ -178,7 +132,7 @@ class Gram(Contribution):
         weights = self.weights
         if self.Y is None and weights is not None:
             weights = bound_rows(weights, of_rest)
-        return type(self)(X, Y, weights, self.cells, self.marks, self.bound, self.rows, self.part)
+        return type(self)(X, Y, weights, self.cells, self.bound, self.rows, self.part)
 
 
 def _gram_bounds(bound: tuple[float, float] | None, clip: float | None) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from solera.core.clients import Array, BoolArray, FloatArray, IntArray
+from solera.core.clients import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from solera.trust.grams import Gram
@@ -86,14 +86,6 @@ class Members:
         if self._table is None:
             self._table = self.features(self.X)
         return self._table
-
-    def samples(self) -> Iterator[tuple[IntArray, IntArray]]:
-        """The rows of every member, once each, and its columns."""
-        if self.rows is None or self.columns is None:
-            yield np.arange(self.shape[0]), np.arange(self.shape[1])
-            return
-        for rows, columns in zip(self.rows, self.columns, strict=True):
-            yield np.unique(rows), columns
 
     def tables(self) -> Iterator[tuple[FloatArray, IntArray | slice]]:
         """What every member sees, and which rows these are; the one member's in chunks."""
@@ -181,19 +173,6 @@ def threads_pay(work: int) -> bool:
     """
     alone = multiprocessing.parent_process() is None
     return work >= _PAYS and alone and (os.cpu_count() or 1) > 1
-
-
-def count_pairs(left: BoolArray, right: BoolArray, units: IntArray | None) -> IntArray:
-    """For columns of both: how many persons have a row with a mark in the one and in the other."""
-    kind = np.float32 if len(left) < 1 << 24 else np.float64  # counts stay exact
-    if units is None:
-        return np.asarray(np.rint(left.T.astype(kind) @ right.astype(kind)), dtype=np.int64)
-    total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
-    order = np.argsort(units, kind="stable")
-    ends = np.flatnonzero(np.diff(units[order])) + 1
-    for rows in np.split(order, ends) if len(order) else []:
-        total += (left[rows].T.astype(kind) @ right[rows].astype(kind)) > 0
-    return total
 
 
 @lru_cache(maxsize=4)

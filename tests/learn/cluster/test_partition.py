@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import solera as so
-from solera.core.absent import split_gaps
 from solera.core.errors import DataError, UsageError
 from solera.learn.cluster import partition
 from solera.simulate.owners import SimulatedOwners
@@ -36,7 +35,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def recorded(self: Any, question: bytes, ask: Any, aggregation: Any) -> Any:
         result = total(self, question, ask, aggregation)
-        asks.append((ask.task, ask.payload, *split_gaps(result.partial)))
+        asks.append((ask.task, ask.payload, result.partial, result.absent))
         return result
 
     monkeypatch.setattr(SimulatedOwners, "total", recorded)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.trust.withholding import Withholding
-
-import solera as so
 
 for library in ("fastapi", "httpx", "sqlalchemy", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -14,7 +11,6 @@ for library in ("fastapi", "httpx", "sqlalchemy", "cryptography"):
 from solera.core.replies import Batch, Failure  # noqa: E402
 from solera.core.task import find_task  # noqa: E402
 from solera.learn.linear import FedLinear  # noqa: E402
-from solera.serve.driver.managed import numbers  # noqa: E402
 from solera.serve.driver.told import Told  # noqa: E402
 from solera.serve.wire import MOST_TOLD  # noqa: E402
 
@@ -62,19 +58,3 @@ def test_a_reply_that_could_not_be_used_is_not_told():
 def test_of_very_many_clients_the_first_are_told():
     many = [{"loss": 0.5, "rows": 20}] * (MOST_TOLD + 5)
     assert list(noted(many)) == list(range(MOST_TOLD))
-
-
-def test_metrics_say_how_many_rows_they_leave_out(clients_may_withhold):
-    draw = np.random.default_rng(0)
-    X = draw.normal(size=(300, 2))
-    y = X[:, 0] + 0.3 * draw.normal(size=300) > 0
-    told = {}
-    for policy in (None, Withholding()):
-        fed = so.simulate(X, y, clients=3, seed=0, test=0.2, policy=policy)
-        found = so.FedHEONN().fit(fed).evaluate(fed)
-        told[policy is None] = numbers(found.metrics)["accuracy"]
-        assert told[policy is None].value == found["accuracy"]
-        assert (told[policy is None].part, told[policy is None].asked) == ("test", 3)
-    assert (told[True].rows, told[True].withheld) == (60, 0)
-    assert told[False].rows < 60
-    assert told[False].withheld >= 60 - told[False].rows

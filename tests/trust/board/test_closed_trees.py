@@ -14,7 +14,6 @@ import pytest
 from board_owners import EXACT
 
 import solera as so
-from solera.core.absent import split_gaps
 from solera.core.errors import GateRefusal
 from solera.learn.conditions import Condition
 from solera.learn.trees.boosting.histograms import HistBins, Units
@@ -47,7 +46,7 @@ class Spy:
 
         def seen(exchange: Any, question: bytes, ask: Any, aggregation: Any) -> Any:
             answer = total(exchange, question, ask, aggregation)
-            self.asks.append((ask, split_gaps(answer.partial)))
+            self.asks.append((ask, (answer.partial, answer.absent)))
             return answer
 
         monkeypatch.setattr(SimulatedOwners, "total", seen)

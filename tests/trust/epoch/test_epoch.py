@@ -9,7 +9,16 @@ from tests.trust.epoch.hospitals import DICTIONARY, Key, epoch_of, four, hospita
 
 from solera.core.errors import SoleraError, UsageError
 from solera.core.payload import encode
-from solera.trust.epoch import Dictionary, Draft, Epoch, EpochError, Owner, Signature, SignedEpoch
+from solera.trust.epoch import (
+    Atoms,
+    Dictionary,
+    Draft,
+    Epoch,
+    EpochError,
+    Owner,
+    Signature,
+    SignedEpoch,
+)
 from solera.trust.epoch.epoch import consent_to_lone_change
 
 
@@ -139,6 +148,7 @@ def test_bytes_of_anything_are_refused_by_name():
 
     kinds = {
         "solera epoch 1": Epoch,
+        "solera epoch 2": Epoch,
         "solera epoch part 1": Owner,
         "solera epoch signature 1": Signature,
         "solera signed epoch 1": SignedEpoch,
@@ -209,3 +219,27 @@ def test_a_dictionary_without_owners_is_no_draft():
     with pytest.raises(UsageError, match="nothing says who is to sign"):
         Draft.parse(DICTIONARY.toml())
     assert Dictionary.parse(epoch_of(four()).draft.toml()) == DICTIONARY
+
+
+def test_atoms_that_not_all_agents_have_signed_are_in_no_epoch():
+    """What people have signed says nothing of atoms."""
+    hospitals = four()
+    epoch = epoch_of(hospitals)
+    by_people = signed_by(hospitals, epoch).signatures
+    rest = {"sex": (0, 1), "died": (0, 1)}
+    found = replace(epoch, atoms=Atoms({"age": (60.0,)}, rest))
+    other = replace(epoch, atoms=Atoms({"age": (70.0,)}, rest))
+    by_agents = tuple(found.sign(h.key) for h in hospitals)
+    SignedEpoch(found, by_people + by_agents).verify()
+    assert found.words() == epoch.words()
+    assert Epoch.decode(found.encode()) == found
+    for shown, signatures in (
+        (found, by_people),
+        (other, by_people),
+        (found, by_people + by_agents[:3]),
+    ):
+        with pytest.raises(EpochError, match="not signed yet by"):
+            SignedEpoch(shown, signatures).verify()
+        assert SignedEpoch(shown, signatures).unsettled
+    with pytest.raises(EpochError, match="is not of this epoch"):
+        SignedEpoch(other, by_agents).verify()

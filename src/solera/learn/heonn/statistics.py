@@ -63,19 +63,16 @@ def check_labels(client: int, rows: Rows, schema: Schema) -> None:
 def contributions_of(
     client: Client, rows: Rows, ask: Mapping[str, Any], owned: IntArray | None = None
 ) -> tuple[Gram, Gram, Gram]:
-    """G, m and Σ f′² d̄² of every member.
-
-    Of classes and labels a moment tells how many rows have each, so these are judged by marks.
-    """
+    """G, m and Σ f′² d̄² of every member."""
     members = members_of(client, rows, ask, owned)
     targets = Targets.of(rows.y, ask)
     longest, largest = bounds_of(ask)
     matrices = targets.matrices(members, (longest, largest["grams"]))
     bound = longest, largest["moments"]
-    moments = gram(members, targets.moment, marks=targets.present, bound=bound)
+    moments = gram(members, targets.moment, bound=bound)
     first = None if members.rows is None else np.zeros((members.members, 1), dtype=np.int64)
     ones = Members(np.ones((len(rows), 1)), members.rows, first)
-    return matrices, moments, gram(ones, targets.square, marks=targets.present)
+    return matrices, moments, gram(ones, targets.square)
 
 
 def members_of(
@@ -193,7 +190,7 @@ class Factors(Gram):
     @classmethod
     def of_matrices(cls, matrices: Gram) -> Factors:
         of, bound = matrices, matrices.bound
-        return cls(of.X, None, of.weights, of.cells, None, bound, None, of.part)
+        return cls(of.X, None, of.weights, of.cells, bound, None, of.part)
 
     def unjudged(self, behind: Behind) -> FloatArray:
         """R of every member and matrix, no more rows than columns."""

@@ -160,7 +160,7 @@ class Pipeline(Predictor):
 
     @property
     def needs_exact_training(self) -> bool:
-        return any(step.needs_exact_training for step in self.learners if step.privacy is None)
+        return any(step.needs_exact_training for step in self.learners)
 
     @property
     def is_personal(self) -> bool:

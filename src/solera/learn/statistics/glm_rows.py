@@ -19,8 +19,6 @@ from solera.trust.constructors import count_by, gram, sum_by
 from solera.trust.contributions import bound_rows
 
 LEAST = 1e-300
-COUNTED = ("binomial", "poisson")
-"""Families whose responses are 0 or count something."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +105,15 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
 @task("glm.step", version=2)
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def step_sums(client: Client, ask: Any) -> dict[str, Any]:
-    """ZᵀWZ (its upper triangle), ZᵀWr, and the number of rows.
-
-    With two classes, or counts of events, ZᵀWr tells how many rows have the second class, or any
-    event, among those of each column.
-    """
+    """ZᵀWZ (its upper triangle), ZᵀWr, and the number of rows."""
     if "privacy" in ask:
         check_noised(ask)
     design = Design.of(client, ask)
     weight, moment = _working(design, ask)
     longest, most_weight, most_moment = bounds(ask)
-    marks = design.y[:, None] != 0 if ask["family"] in COUNTED else None
     return {
         "gram": gram(design.Z, weights=weight, bound=(longest, most_weight)),
-        "moment": gram(design.Z, moment[:, None], marks=marks, bound=(longest, most_moment)),
+        "moment": gram(design.Z, moment[:, None], bound=(longest, most_moment)),
         "rows": count_by(None),
     }
 

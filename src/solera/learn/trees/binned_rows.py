@@ -185,9 +185,6 @@ class AtNodes(trusted.Cells):
         cell = self.cells.take(here, axis=0) + first.take(here)[:, None]
         return np.repeat(here, self.most), cell.ravel()
 
-    def persons(self, behind: Behind) -> IntArray:
-        return self.count(behind) if behind.units is None else super().persons(behind)
-
     def sum(self, values: Array, behind: Behind) -> FloatArray:
         alone = np.array([behind.rows])
         owners = behind.owners

@@ -108,7 +108,7 @@ def judge(
         "threshold": 0.5 if grid is None else grid.threshold,
     }
     told = parties.ask(count_said, ask, to=owners)
-    settled = [_settled(told[owner], parties.absent[owner]) for owner in owners]
+    settled = [_settled(told[owner]) for owner in owners]
     counts, scored = [one for one, _ in settled], [one for _, one in settled]
     measured: MeasuredPart = "all" if part == "now" else part
     ids = np.array(owners)
@@ -127,18 +127,8 @@ def judge(
     return replace(evaluation, names=names, positive=schema.positive)
 
 
-def _settled(told: Mapping[str, Any], absent: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What is left of the counts of a label owner, and of its scores, if it counted any."""
+def _settled(told: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The counts of a label owner as they add up, and its scores, if it counted any."""
     counts = {name: value for name, value in told.items() if name != "scores"}
-    settled = CountTotals().lift(Reply(0, counts, _entries(absent, of_scores=False)))
-    if "scores" not in told:
-        return settled, None
-    return settled, ScoreTotals().lift(Reply(0, told["scores"], _entries(absent, of_scores=True)))
-
-
-def _entries(absent: Mapping[str, Any], *, of_scores: bool) -> dict[str, Any]:
-    return {
-        name.removeprefix("scores."): marks
-        for name, marks in absent.items()
-        if name.startswith("scores.") == of_scores
-    }
+    scores = ScoreTotals().lift(Reply(0, told["scores"])) if "scores" in told else None
+    return CountTotals().lift(Reply(0, counts)), scores

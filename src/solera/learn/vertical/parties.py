@@ -23,8 +23,7 @@ class Parties:
     """All clients of a vertical federation and the messages that wait for them.
 
     ``numbers[k]`` is what the other parties call client k of the federation: payloads and messages
-    name clients by it. A reply's messages wait here until the ask that they are for. ``absent`` are
-    marks of what parties withheld of their last replies.
+    name clients by it. A reply's messages wait here until the ask that they are for.
     """
 
     def __init__(self, federation: Federation, *, deadline: float | None = None) -> None:
@@ -32,7 +31,6 @@ class Parties:
         self.deadline = deadline
         self.numbers: list[int] = federation.numbers[federation.clients].tolist()
         self.names = tuple(federation.names_of(federation.clients))
-        self.absent: dict[int, Mapping[str, Any]] = {}
         self._waiting: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
@@ -73,7 +71,6 @@ class Parties:
             )
             for reply in replies.collect():
                 found[reply.client] = self._without_messages(reply)
-                self.absent[reply.client] = reply.absent
             asked = sorted(failure.client for failure in replies.failures)
             if asked and not self._may_ask_again(replies.failures):
                 raise self._left(task, replies.failures)

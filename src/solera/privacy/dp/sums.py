@@ -100,21 +100,8 @@ class Noise:
         return task.spends is None
 
     def added_to(self, task: Task, payload: Any) -> Any:
-        """The payload of an ask, with the table of noise; in a closed job within its price."""
-        if not self.takes(task):
-            return payload
-        if self.peers is not None:
-            self._check_price(task)
-        return {**payload, "privacy": self.table}
-
-    def _check_price(self, task: Task) -> None:
-        events = [Event.from_payload(event) for event in self.learner.accounts_["events"]]
-        assert self.planned is not None
-        if sum(event.times for event in events) >= self.planned.times:
-            raise UsageError(
-                f"{type(self.learner).__name__}(dp=…) asks {task.name!r} more often than the "
-                f"{self.planned.times} times that were priced"
-            )
+        """The payload of an ask, with the table of noise."""
+        return {**payload, "privacy": self.table} if self.takes(task) else payload
 
     def charge(self, replies: Replies) -> None:
         """Count an ask whose replies were read; fewer than planned bring less noise."""

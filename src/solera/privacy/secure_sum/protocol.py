@@ -171,7 +171,7 @@ class _Run:
         self._confirm({client: _by_recipient(to, asked) for client, to, asked in sums["said"]})
         words = np.array(sums["words"])
         self._unmask(words)
-        return self.rule.from_secret_terms(self.encoding.numbers(words, sums["form"]))
+        return self.rule.from_terms(self.encoding.numbers(words, sums["form"]))
 
     # --- the steps ---
 

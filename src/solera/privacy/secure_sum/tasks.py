@@ -151,7 +151,7 @@ class Masking(Cover):
         with_mask = np.isin(others, members)
         if with_mask.sum() + 1 < known["needed"]:
             raise Refusal(f"fewer than {known['needed']:,} clients share masks with this one")
-        terms = self.aggregation.secret_terms(Reply.of(client.id, reply))
+        terms = self.aggregation.terms(self.aggregation.lift(Reply(client.id, reply)))
         form = form_of(terms)
         encoding = Encoding(self.clients, self.range, self.precision)
         words = encoding.words(terms)

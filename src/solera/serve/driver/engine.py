@@ -152,8 +152,8 @@ class HttpEngine:
                 task = find_task(ask.task, ask.version)
                 sound = validate_and_fold(task, ask, batch, [], 0.0, None).batch
                 assert sound is not None
-                sound, _ = sound.liftable(aggregation.take)
-                _, misfits = sound.combinable(aggregation.take, aggregation.merge)
+                sound, _ = sound.liftable(aggregation.lift)
+                _, misfits = sound.combinable(aggregation.lift, aggregation.merge)
                 sequence = self._sequence - 1
                 return self._blocks(ask, asked, aggregation, fetched, sequence, misfits)
         return chain(held, found)

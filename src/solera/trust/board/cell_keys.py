@@ -74,6 +74,10 @@ def _of_cells(cells: Cells, carried: FloatArray, behind: Behind, chosen: Any = N
         if isinstance(cells, OneCell):
             return np.asarray(carried.sum(axis=0), dtype=np.float64)
         return cells.sum(carried, behind)
+    alone: Any = 0.0
+    if chosen is None and behind.units is not None and not isinstance(cells, OneCell):
+        chosen = np.bincount(behind.units)[behind.units] > 1  # rows of persons who have several
+        alone = cells.sum(np.where(chosen[:, None], 0.0, carried), behind)
     row, cell = cells.pairs(behind.rows)
     row = np.arange(behind.rows)[row]
     if chosen is not None:
@@ -82,7 +86,8 @@ def _of_cells(cells: Cells, carried: FloatArray, behind: Behind, chosen: Any = N
         first = np.unique(behind.units[row] * cells.size + cell, return_index=True)[1]
         row, cell = row[first], cell[first]
     columns = [np.bincount(cell, weights=column[row], minlength=cells.size) for column in carried.T]
-    return np.asarray(np.stack(columns, axis=-1).reshape(*cells.shape, 3), dtype=np.float64)
+    several = np.stack(columns, axis=-1).reshape(*cells.shape, 3)
+    return np.asarray(alone + several, dtype=np.float64)
 
 
 def _random_words(key: bytes, blocks: Any) -> tuple[Any, Any]:

@@ -88,7 +88,15 @@ class BoardEngine:
         assert aggregation is not None
         total = self.exchange.total(question_of(ask), ask, aggregation)
         up = np.full(self._owners, encoded_size(total.partial), dtype=np.int64)
-        yield Block(ask.clients, up, [], partial=total.partial, noised=total.noised)
+        for entry in total.absent:
+            if not aggregation.adds(entry.partition(".")[0]):
+                why = (
+                    f"too few persons are behind some numbers of {entry!r}, and it is no plain sum"
+                )
+                _refuse(ask, why, ".fold(so.aggregations.Sum())")
+        yield Block(
+            ask.clients, up, [], partial=total.partial, absent=total.absent, noised=total.noised
+        )
 
     def sizes(self, part: Part) -> IntArray | None:
         """Nobody knows how many rows an owner has."""

@@ -75,7 +75,7 @@ def judge(
     ``persons`` are known but while they are counted.
     """
     if (privacy := noise_table(payload)) is not None:
-        _check_noised(task, privacy, reply, policy, persons)
+        _check_noised(task, privacy, reply, policy)
         return Judged(numbers_of(task, client, payload, reply), {})
     numbers, supports = reply, {}
     entries = list(entries_of(reply))
@@ -100,9 +100,7 @@ def judge(
     return Judged(numbers, supports)
 
 
-def _check_noised(
-    task: Task, privacy: Mapping[str, Any], reply: Any, policy: Policy, persons: Persons | None
-) -> None:
+def _check_noised(task: Task, privacy: Mapping[str, Any], reply: Any, policy: Policy) -> None:
     """Refuse what this owner's share of noise, which stands in the place of supports, hides not.
 
     Noise hides every person, however few are behind a number and however many rounds there are.
@@ -117,10 +115,6 @@ def _check_noised(
     for entry, leaf in entries_of(reply):
         if not isinstance(leaf, Contribution):
             _refuse_bare(task, entry)
-        by_row = leaf.about_rows and privacy.get("level") != "client"
-        if by_row and persons is not None and persons["rows"][leaf.part] > persons[leaf.part]:
-            why = f"{_named(entry)} noise for one row, and some person has several"
-            _refuse(task, why, "so.DP(level='client', …)")
 
 
 def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy: Policy) -> None:

@@ -6,11 +6,12 @@ first, with noise, and say what of the terms is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from solera.core.absent import anything_absent, with_gaps
+import numpy as np
+
 from solera.core.aggregation import Aggregation
 from solera.trust.board.hashing import digest
 
@@ -24,9 +25,13 @@ Sums = Generator[tuple[bytes, Own], Any, "Total"]
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The partial over all owners with what is absent of it, and whose counts carry noise."""
+    """The partial over all owners, and by entry what of it is absent, and which counts carry noise.
+
+    ``absent`` are numbers of owners: all of them, or none.
+    """
 
     partial: Any
+    absent: Mapping[str, Any] = field(default_factory=dict)
     noised: tuple[str, ...] = ()
 
 
@@ -51,8 +56,10 @@ def sums_of(question: bytes, aggregation: Aggregation, own: OwnAnswer) -> Sums:
         total = yield digest("told", question), lambda: own.told(supports)
     own.conclude(total[TERMS])
     partial = aggregation.from_terms(total[TERMS])
-    marks = total.get(ABSENT, {})
-    absent = {entry: clients for entry, clients in marks.items() if anything_absent({"": clients})}
-    if absent:
-        partial = with_gaps(partial, absent)
-    return Total(partial, tuple(entry for entry, noised in total.get(NOISED, {}).items() if noised))
+    absent = {entry: marks for entry, marks in total.get(ABSENT, {}).items() if _any(marks)}
+    noised = tuple(entry for entry, of_entry in total.get(NOISED, {}).items() if of_entry)
+    return Total(partial, absent, noised)
+
+
+def _any(marks: Any) -> bool:
+    return any(map(_any, marks)) if isinstance(marks, list) else bool(np.any(marks))

@@ -41,7 +41,6 @@ class JobText:
     metrics: what an evaluation gives.
     callbacks: what stops rounds early: ``EarlyStopping`` and ``StopAt``, described.
     model: the hash of an earlier closed result, to be judged or to start from.
-    dp: noise, described; None for none.
     repeat: 0 to 9; another one has other draws.
     patience: days that an owner who is away is waited for.
     researcher, researcher_key: who gets the result, and the X25519 key that it is sealed to.
@@ -59,14 +58,13 @@ class JobText:
     metrics: tuple[str, ...] = ()
     callbacks: tuple[Any, ...] = ()
     model: str | None = None
-    dp: Any = None
     repeat: int = 0
     patience: int = 7
     researcher: str = ""
     researcher_key: bytes = field(default=bytes(_KEY))
 
     def __post_init__(self) -> None:
-        for name in ("learner", "callbacks", "dp"):
+        for name in ("learner", "callbacks"):
             object.__setattr__(self, name, _plain(describe(getattr(self, name)), name))
         _check(self)
 
@@ -146,7 +144,7 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _is_tuple(name: str, value: Any) -> bool:
-    return isinstance(value, list) and name not in ("learner", "dp")
+    return isinstance(value, list) and name != "learner"
 
 
 def _check(text: JobText) -> None:

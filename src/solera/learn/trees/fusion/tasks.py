@@ -98,9 +98,6 @@ class Confusions(Cells):
         by_client = counts.reshape(len(counts), behind.clients, classes, classes).swapaxes(0, 1)
         return by_client[0] if behind.owners is None else by_client
 
-    def persons(self, behind: Behind) -> IntArray:
-        return self.count(behind) if behind.units is None else super().persons(behind)
-
 
 def _said(tree: Any, X: FloatArray, ask: Any) -> IntArray:
     """The class that a tree says of every row."""

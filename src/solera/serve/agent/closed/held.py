@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from solera.core.errors import UsageError
 from solera.serve.agent import home
 from solera.serve.agent.closed.store import ClosedStore, OwnJob
 from solera.serve.agent.held_jobs import HeldJob
 from solera.serve.closed_words import name_of, text_words
-from solera.trust.board.text import parse
+from solera.trust.board.text import JobText, parse
 
 
 def held_texts(folder: Path) -> list[HeldJob]:
@@ -22,6 +23,18 @@ def held_texts(folder: Path) -> list[HeldJob]:
         return [_held(job) for job in held if parse(job.text).kind != "atoms"]
     finally:
         store.close()
+
+
+def text_of_hash(folder: Path, beginning: str) -> JobText:
+    """The text that this client was shown whose hash begins so."""
+    store = ClosedStore(folder / home.CLOSED)
+    try:
+        texts = [job.text for job in store.jobs() if job.jid.startswith(beginning)]
+    finally:
+        store.close()
+    if len(texts) != 1:
+        raise UsageError(f"there is no text {beginning} here, and no file of that name")
+    return parse(texts[0])
 
 
 def _held(job: OwnJob) -> HeldJob:

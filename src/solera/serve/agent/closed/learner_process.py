@@ -44,7 +44,7 @@ class AgentExchange:
         place = {"fit": self.number_of(ask.fit), "round": ask.round}
         self._channel.send({"total": question, **place, **asked})
         total = self.receive()["total"]
-        return Total(total["partial"], tuple(total["noised"]))
+        return Total(total["partial"], total["absent"], tuple(total["noised"]))
 
     def keeps(self, fit: Fit) -> bool:
         """The client's state comes and goes with every sum, that of an earlier job's model, too."""

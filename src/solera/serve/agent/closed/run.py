@@ -195,7 +195,11 @@ class ClosedRun(threading.Thread):
         aggregation, answer = build(said["aggregation"]), OwnAnswer(terms, said)
         total: Total = run.drive(sums_of(said["total"], aggregation, answer), terms.restore)
         self._told += numbers_in(total.partial)
-        return {"partial": total.partial, "noised": list(total.noised)}
+        return {
+            "partial": total.partial,
+            "absent": dict(total.absent),
+            "noised": list(total.noised),
+        }
 
     def _waits(self, step: str, missing: Sequence[int]) -> float:
         """Write down for whom the job waits; since when."""

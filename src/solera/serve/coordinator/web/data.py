@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.core.absent import split_gaps
 from solera.core.errors import SoleraError
 from solera.core.payload import decode
 from solera.core.replies import Reply
@@ -80,7 +79,7 @@ class _Told(NamedTuple):
 def _told(coordinator: Coordinator, reply: KeptReply) -> _Told | None:
     """An answer to ``data.describe``; None if it is something else."""
     try:
-        answer, _ = split_gaps(read_answer(coordinator, reply.digest))
+        answer = read_answer(coordinator, reply.digest)
         lifted = SchemaAgreement().lift(Reply(reply.client, answer))
         gaps = frozenset(map(int, answer["gaps"]))
         return _Told(reply.client, int(answer["rows"] or 0), gaps, lifted)
@@ -126,7 +125,7 @@ def _counts(
         return [], []
     try:
         ask = read_answer(coordinator, replies[0].payload)
-        answers = {r.client: split_gaps(read_answer(coordinator, r.digest))[0] for r in replies}
+        answers = {r.client: read_answer(coordinator, r.digest) for r in replies}
         tables = [a["columns"] for a in answers.values()]
         missing = np.array(
             [sum(int(t[str(j)][MISSING]) for t in tables) for j in range(len(ask["columns"]))]

@@ -1,7 +1,7 @@
 """How good a job's model is at its clients, from the counts that they told when they judged it.
 
 Read from the answers to ``learner.evaluate`` and ``learner.score_counts``, as long as these are
-kept. What owners withheld is not in them. A number below five is not shown, and neither is
+kept. A number below five is not shown, and neither is
 a client of which fewer than five rows, or five of a class, were counted. Of sums that were folded
 in secret no answer can be read.
 """
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict[str, Any]:
     """The confusion of classes, the spread over clients, and the curves of scores."""
     shown: dict[str, Any] = {
-        "confusion": [], "classes": [], "spread": {}, "each": [], "withheld": 0, "panels": [],
+        "confusion": [], "classes": [], "spread": {}, "each": [], "panels": [],
     }  # fmt: skip
     ask, counts = _answers(coordinator, job, "learner.evaluate", CountTotals())
     if counts:
@@ -79,7 +79,7 @@ def _answers(
     for reply in replies:
         with suppress(*STRANGE):
             answer = read_answer(coordinator, reply.digest)
-            counts = totals.lift(Reply.of(reply.client, answer))
+            counts = totals.lift(Reply(reply.client, answer))
             if is_finite(counts):
                 settled[reply.client] = counts
     shapes = {client: repr(map_leaves(np.shape, counts)) for client, counts in settled.items()}
@@ -105,7 +105,7 @@ def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) ->
     shown = {name: values[many] for name, values in metrics.items()}
     who = [names.get(c, f"client {c}") for c, large in zip(answers, many, strict=True) if large]
     each = sorted(zip(who, zip(*(v.tolist() for v in shown.values()), strict=True), strict=True))
-    found: dict[str, Any] = {"withheld": int(counts["withheld"].sum())}
+    found: dict[str, Any] = {}
     if len(who) > 1:
         found["spread"] = {
             name: (float(values.min()), float(np.median(values)), float(values.max()))
