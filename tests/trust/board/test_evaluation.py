@@ -96,8 +96,8 @@ def test_areas_are_within_bounds(rows: int, area: float, exact: bool) -> None:
         counts = np.stack([np.bincount(cell[y == c], minlength=bins) for c in (False, True)])
         told = counts + rng.normal(size=counts.shape)
         told = settled(told, counts.sum(axis=1)) if exact else told
-        bare: Any = {"edges": [np.empty(0)], "means": [np.zeros(bins)]}
-        scores = NoisedScores.of(("1",), counts=[told], exact=exact, **bare)
+        more: Any = {"means": [np.zeros(bins)], "exact": exact}
+        scores = NoisedScores(("1",), [np.empty(0)], [told], 0.0, 0.0, 0, **more)
         truth = {"auroc": roc_auc_score(y, score), "auprc": average_precision_score(y, score)}
         likely = scores.metrics()
         for name, (low, high) in scores.ranges().items():
