@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 LOCK ?= requirements-dev.lock
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	$(if $(LOCK),-c $(LOCK))
-SET_UP := pyproject.toml constraints.txt $(LOCK)
+SET_UP := pyproject.toml studies/pyproject.toml constraints.txt $(LOCK)
 # One more than the two cores that CI has: many tests wait for a process, a disk or a clock.
 PYTEST := pytest -n 3 --dist worksteal --durations=40 --show-capture=no
 
@@ -88,9 +88,9 @@ $(VENV)/.installed: $(SET_UP) | $(VENV)/.made
 	@touch $@
 
 $(VENV)/.installed-dev: $(SET_UP) | $(VENV)/.made
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev]' -e ./studies
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(SET_UP) | $(VENV)/.made
-	$(PIP) -e '.[dev,docs]'
+	$(PIP) -e '.[dev,docs]' -e ./studies
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-dev

@@ -14,7 +14,7 @@ from errata_selection import stored
 from sizes import sized
 from solera.data.multilabel import deal_labels
 from solera.learn.averaging.label_metrics import label_scores
-from solera.published import multilabel
+from solera_studies import multilabel
 
 # --- few-runs: the deals of MLFedAvg's program, its order of labels and what it evaluates ---
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import solera as so
 from sizes import sized
-from solera.published import cifar
+from solera_studies import cifar
 
 # --- local-epochs and flower-losses: Table 1.3's epochs, and what its figures are of ---
 

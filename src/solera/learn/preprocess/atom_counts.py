@@ -31,7 +31,9 @@ def prepared_edges(federation: Federation, schema: Schema) -> list[FloatArray | 
     for j, feature in enumerate(features):
         if feature.kind == "categorical":
             continue
-        inner = federation.atoms.edges(feature.name)
+        edges[feature.name] = inner = federation.atoms.edges(feature.name)
+        if not len(inner):
+            continue
         X, described = np.zeros((len(inner), len(features))), agreed
         assert described is not None
         X[:, j] = inner
