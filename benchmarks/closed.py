@@ -220,6 +220,29 @@ def trees() -> None:
     )
 
 
+def clusters() -> None:
+    rows = adult().select_dtypes("number").to_numpy(float)
+    rows = ((rows - rows.mean(axis=0)) / rows.std(axis=0)).round(4)
+    for size in (2_500, len(rows)):
+        under = so.simulate(rows[:size], clients=4, policy="sums")
+        assert under.atoms, "found before the clock runs"
+        free = so.simulate(under.data)
+        for k in sized((3, 8), tiny=(2,)):
+            seconds = [
+                min(
+                    seconds_of(lambda fed=fed, k=k: so.FedKMeans(k).fit(fed, progress=False))
+                    for _ in range(REPEATS)
+                )
+                for fed in (under, free)
+            ]
+            print(
+                f"k-means, {len(rows[:size]):,} rows, k={k}, in simulation: policy "
+                f"{seconds[0]:.2f} s, none {seconds[1]:.2f} s, "
+                f"ratio {seconds[0] / seconds[1]:.2f} (bar 1.6)",
+                flush=True,
+            )
+
+
 def count_sums(fit: Callable[[], Any]) -> int:
     """How many sums a closed fit takes, by those of its simulation."""
     added_up, sums = simulated_owners.added_up, []
@@ -233,6 +256,6 @@ def count_sums(fit: Callable[[], Any]) -> int:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    chosen = sys.argv[1:] or ["noop", "network", "trees"]
+    chosen = sys.argv[1:] or ["noop", "network", "trees", "clusters"]
     for part in chosen:
-        {"noop": noop, "network": networks, "trees": trees}[part]()
+        {"noop": noop, "network": networks, "trees": trees, "clusters": clusters}[part]()

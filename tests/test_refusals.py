@@ -62,7 +62,7 @@ def test_an_event_that_is_true_or_false():
 
 @pytest.mark.parametrize("init", ["k-means||", "k-means++"])
 def test_centroids_that_a_secure_federation_cannot_begin_with(init):
-    with pytest.raises(UsageError, match=r"a secure federation takes 'random' or k centroids"):
+    with pytest.raises(UsageError, match=r"takes 'atoms', 'random' or k centroids"):
         so.FedKMeans(2, init=init).fit(federation(secure=True))
     so.FedKMeans(2, init="random").fit(federation(secure=True))
 

@@ -22,7 +22,7 @@ SHOWS = {
     "energy": r"1 workers: tasks of \d+ cells",
     "closed": (
         r"no-op round, 4 agents: closed -?\d(.*\n)+784-128-10, 4 agents: closed -?\d(.*\n)+"
-        r"2 trees, 1\d sums.*\n2 trees"
+        r"2 trees, 1\d sums.*\n2 trees(.*\n)+k-means, .*ratio \d"
     ),
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",

@@ -119,7 +119,6 @@ def test_a_model_is_scored_once_on_a_part(network):
         model.evaluate(network.closed(test=0.1))
 
 
-@pytest.mark.xfail(strict=False, reason="agents know no atoms yet")
 def test_describe_is_a_closed_job(network):
     assert str(so.describe(network.closed())) == str(so.describe(network.simulation()))
 
@@ -229,11 +228,15 @@ def test_without_a_signed_epoch_fit_names_who_is_missing(tmp_path):
 # --- faults ---
 
 
-def test_kills_of_anybody_change_no_byte(own_network):
+CLUSTERS = pytest.param(so.FedKMeans(3, init="atoms"), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("learner", [so.FedLinear(rounds=12), CLUSTERS], ids=["linear", "k-means"])
+def test_kills_of_anybody_change_no_byte(own_network, learner):
     draw = random.Random(3)
-    driven = Driven(own_network, describe(so.FedLinear(rounds=12)), 0, 0.2)
+    driven = Driven(own_network, describe(learner), 0, 0.2)
     struck = storm(own_network, driven, 6, draw)
-    expected = so.FedLinear(rounds=12).fit(own_network.simulation(test=0.2))
+    expected = learner.clone().fit(own_network.simulation(test=0.2))
     assert driven.wait() == learned(expected), struck
 
 

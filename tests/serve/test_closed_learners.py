@@ -124,9 +124,15 @@ LEARNERS = {
         ENDS,
     ),
     "GLM": (lambda: so.FedGLM("binomial"), CLASSES),
+    "k-means": (
+        lambda: so.Pipeline(so.learn.FedSelect(NUMBERS), so.FedScaler(), so.FedKMeans(3)),
+        CLASSES,
+    ),
     "Scaffold": (lambda: so.learn.Scaffold(net(), **SMALL), CLASSES),
     "columns": (
-        lambda: so.Pipeline(so.FedImputer(), so.FedEncoder(), so.FedScaler(), so.FedHEONN()),
+        lambda: so.Pipeline(
+            so.FedImputer("median"), so.FedEncoder(), so.FedScaler(), so.FedHEONN()
+        ),
         ALL,
     ),
     "boosted trees": (lambda: so.FedHistGBDT(rounds=3, max_depth=3), ALL),

@@ -29,7 +29,7 @@ _FEWEST = 10
 """Rows of a group."""
 _GROUPS = 32
 """Groups of a cluster."""
-_COLUMNS = 4
+_COLUMNS = 2
 """By how many columns it is tried to halve a group."""
 
 Edges = Sequence[FloatArray | None]
