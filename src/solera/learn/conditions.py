@@ -11,7 +11,7 @@ from solera.core.schema import Feature
 
 HUGE = 1e300
 """A bound beyond this is no bound."""
-_SHORTER = 4
+_SHORTER = 3
 """So many digits less has the number that an edge lies just before."""
 _MANY = 5  # categories that a condition does not list any more
 
@@ -21,7 +21,7 @@ def edge_text(feature: Feature, edge: float) -> tuple[str, bool]:
 
     Atoms are a ≤ x < b, and bins of them end at the last number before b.
     """
-    following = float(np.nextafter(edge, np.inf))
+    following = float(np.nextafter(edge, np.inf)) + 0.0  # and no −0
     is_last = len(repr(following)) + _SHORTER < len(repr(float(edge)))
     return feature.text(following if is_last else edge), is_last
 

@@ -320,7 +320,10 @@ def describe(
     federation = as_job(Describe(bins, dp), federation)
     if is_closed(federation):
         if dp is not None:
-            raise NotClosed("describe(dp=…): noise inside a sum waits for the next version")
+            raise NotClosed(
+                "describe(dp=…) tells counts of single clients, which are no sum",
+                hint="so.describe(federation), a closed job; or the policy 'trusted'",
+            )
         owners = elsewhere(federation)
         return describe_closed(federation) if owners is None else owners.describe()
     return Describe(bins, dp).look(federation)

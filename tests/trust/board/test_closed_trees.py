@@ -15,7 +15,7 @@ from board_owners import EXACT
 
 import solera as so
 from solera.core.errors import GateRefusal
-from solera.learn.conditions import Condition
+from solera.learn.conditions import Condition, edge_text
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.simulate.owners import SimulatedOwners
 from solera.trust.board.engine import NotClosed
@@ -236,6 +236,7 @@ def test_cuts_between_atoms_are_said_as_they_are() -> None:
     feature = federation.schema.features[int(tree.feature[0])]
     condition = Condition.on(feature, 0, -np.inf, tree.threshold[0], missing=False)
     assert condition.predicate == f"< {edge:.6g}"
+    assert edge_text(feature, float(np.nextafter(0.0, -1.0))) == ("0", True)
 
 
 def test_splits_are_the_best_between_told_cells_and_leaves_are_exact(

@@ -355,3 +355,20 @@ def test_a_share_of_the_noise_of_gradients_is_counted_as_one_where_replies_are_r
     training = {"steps": 1, "epochs": 1}
     table = {"level": "record", "noise": 6.0, "clip": 1.0, "share": 9, "below": None, "rate": 1.0}
     assert spent_by_reply(None, {"privacy": table, "training": training}) == [Event(2.0)]
+
+
+def test_a_description_with_noise_tells_single_clients_and_is_refused() -> None:
+    with pytest.raises(NotClosed, match="counts of single clients"):
+        so.describe(owners(), dp=dp(level="record"))
+
+
+def test_owners_read_what_a_job_is_worth_before_they_approve() -> None:
+    from solera.serve.closed_view import MANY_SUMS, notes
+    from solera.trust.board.text import JobText
+
+    text = JobText("training", LEARNERS["FedLinear"](), researcher_key=b"1" * 32)
+    said = " ".join(notes(text, OWNERS))
+    assert "ε = 7.9 at δ = 1e-05 for one person, at the sum, if 2 other owners are honest" in said
+    assert MANY_SUMS not in said
+    exact = JobText("training", so.FedLinear(rounds=3), researcher_key=b"1" * 32)
+    assert MANY_SUMS in " ".join(notes(exact, OWNERS))

@@ -70,15 +70,29 @@ def gaps_of(federation: Federation, schema: Schema) -> BoolArray:
 def atom_bins(federation: Federation, schema: Schema, bins: int) -> list[FloatArray]:
     """The edges between at most so many bins of every column; a value at an edge goes left."""
     edges = [_edges_of(federation, feature) for feature in schema.features]
+    groups = told_groups(federation, schema, edges)
+    return [_even(of_column, rows, bins) for of_column, rows in groups]
+
+
+def told_groups(
+    federation: Federation, schema: Schema, edges: list[FloatArray]
+) -> list[tuple[FloatArray, IntArray]]:
+    """Of every column the edges between groups of atoms that are told, and the rows of each group.
+
+    Missing values are left out where they are a group of their own.
+    """
     starts = starts_between(edges)
     lines = lines_of(starts, gaps_of(federation, schema))
     replies = federation.ask(count_atoms, {"edges": edges, "starts": starts, "lines": lines})
     rows = replies.fold(Sum())["rows"]
     told = np.asarray(replies.absent.get("rows", np.zeros_like(rows))) == 0
-    return [
-        _even(of_column, rows[first:after], told[first:after], bins)
-        for of_column, first, after in zip(edges, starts[:-1], starts[1:], strict=True)
-    ]
+    groups = []
+    for of_column, first, after in zip(edges, starts[:-1], starts[1:], strict=True):
+        ends = np.flatnonzero(told[first:after])
+        if len(ends) > 1 and ends[-2] == len(of_column):
+            ends = ends[:-1]
+        groups.append((of_column[ends[:-1]], rows[first + ends]))
+    return groups
 
 
 def check_atoms(federation: Federation, edges: list[FloatArray], schema: Schema) -> None:
@@ -125,15 +139,11 @@ def atoms_of(federation: Federation) -> Any:
     return federation.atoms
 
 
-def _even(edges: FloatArray, rows: IntArray, told: BoolArray, bins: int) -> FloatArray:
-    """Edges between merged atoms, so that bins hold about as many rows.
+def _even(edges: FloatArray, rows: IntArray, bins: int) -> FloatArray:
+    """Edges between groups, so that bins hold about as many rows.
 
     The edge at level q is the first below which there are at least so many rows.
     """
-    ends = np.flatnonzero(told)
-    if len(ends) > 1 and ends[-2] == len(edges):
-        ends = ends[:-1]  # missing values are a group of their own
-    below = rows[ends].cumsum()[:-1]
-    levels = np.arange(1, bins) / bins * rows[ends].sum()
-    chosen = np.unique(np.searchsorted(below, levels))
-    return np.asarray(edges[ends[chosen[chosen < len(below)]]])
+    levels = np.arange(1, bins) / bins * rows.sum()
+    chosen = np.unique(np.searchsorted(rows.cumsum()[:-1], levels))
+    return np.asarray(edges[chosen[chosen < len(edges)]])

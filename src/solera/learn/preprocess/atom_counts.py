@@ -14,7 +14,7 @@ from solera.core.component import build_fitted
 from solera.core.federation import Federation
 from solera.core.schema import Schema
 from solera.core.task import task
-from solera.learn.preprocess.atom_bins import count_atoms, gaps_of, lines_of, starts_between
+from solera.learn.preprocess.atom_bins import told_groups
 from solera.learn.rows import dense
 from solera.trust.constructors import sum_by
 
@@ -71,22 +71,11 @@ class ColumnCounts:
 def counts_by_atom(federation: Federation, schema: Schema) -> list[ColumnCounts]:
     """The rows of every column between its atoms, of which neighbours of few persons are merged."""
     edges = [np.empty(0) if one is None else one for one in prepared_edges(federation, schema)]
-    starts = starts_between(edges)
-    order = {
-        "edges": [np.nextafter(one, -np.inf) for one in edges],
-        "starts": starts,
-        "lines": lines_of(starts, gaps_of(federation, schema)),
-    }
-    replies = federation.ask(count_atoms, order)
-    rows = replies.fold(Sum())["rows"]
-    told = np.asarray(replies.absent.get("rows", np.zeros(rows.shape))) == 0
-    counts = []
-    for inner, first, after in zip(edges, starts[:-1], starts[1:], strict=True):
-        cells = np.flatnonzero(told[first:after])
-        if len(inner) in cells:
-            cells = cells[:-1] if cells[-1] > len(inner) else cells  # without missing values
-        counts.append(ColumnCounts(inner[cells[:-1]], (), rows[first + cells]))
-    return counts
+    before = [np.nextafter(one, -np.inf) for one in edges]
+    return [
+        ColumnCounts(np.nextafter(inner, np.inf) + 0.0, (), rows)
+        for inner, rows in told_groups(federation, schema, before)
+    ]
 
 
 def means_between(federation: Federation, ends: Sequence[tuple[float, float]]) -> FloatArray:

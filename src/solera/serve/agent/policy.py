@@ -234,7 +234,8 @@ class OwnerPolicy:
             f"  hours     {self.hours or 'at any time'}",
             "  privacy   "
             + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
-            + (", over all jobs, for what leaves with noise" if budget else ""),
+            + (", over all jobs, for what leaves with noise" if budget else "")
+            + f"; counts on the noise of {rules.honest_peers or 'all but one'} of the others",
         ]
         if rules.trusts_the_driver:
             lines[2] = "  sums      THE DRIVER CAN READ ROWS: whatever is asked leaves as it is"
