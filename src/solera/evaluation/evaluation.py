@@ -65,8 +65,8 @@ class Evaluation:
     """Metrics of a federation, and of each client in ``clients``.
 
     Every metric is a :class:`~solera.evaluation.figure.Figure`: a float that says whose rows it
-    rests on, how many clients were asked and did not reply, and how many rows owners withheld. A
-    metric that what was told does not give is not there, and ``notes`` say why.
+    rests on, and how many clients were asked and did not reply. A metric that what was told does
+    not give is not there, and ``notes`` say why.
 
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
     have names. Where scores were counted, ``scores`` and ``client_scores`` give the curves. Of two

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -141,25 +141,16 @@ def _mean(bounds: FloatArray, certain: BoolArray) -> Interval:
 class NoisedScores(Scores):
     """Scores of rows by bins that hold enough persons each; every count of a bin carries noise.
 
-    ``edges``, ``high``, ``low`` and ``spread`` are lists, since every name has bins of its own.
+    ``edges`` and ``counts`` are lists, since every name has bins of its own.
 
     Parameters
     ----------
-    counts: by name, of the rows that are not of the class and of those that are: bins.
     means: by name, the mean score of the rows of a bin.
     exact: whether the totals of both are known, so that the counts are settled.
     """
 
-    counts: Sequence[FloatArray] = ()
     means: Sequence[FloatArray] = ()
     exact: bool = True
-
-    @classmethod
-    def of(cls, names: tuple[str, ...], **bins: Any) -> Self:
-        """Scores from noised counts: ``edges``, ``counts``, ``means``, ``exact``."""
-        spread: Any = [np.maximum(each, 0.0) for each in bins["counts"]]
-        none: Any = ()
-        return cls(names, high=none, low=none, spread=spread, loss=0.0, brier=0.0, judged=0, **bins)
 
     @property
     def rows(self) -> int:
@@ -204,7 +195,7 @@ class NoisedScores(Scores):
 
         ``low`` and ``high`` are Wilson's interval, with room for the noise.
         """
-        negatives, positives = self.spread[i]
+        negatives, positives = self._drawn(i)
         rows = negatives + positives
         some = (rows >= 1) & np.isfinite(self.means[i])
         share = positives[some] / rows[some]
@@ -214,8 +205,11 @@ class NoisedScores(Scores):
         _, high = wilson(np.minimum(share + reach, 1.0), rows[some], z)
         score = self.means[i][some]
         low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
-        band = {"low": low, "high": high, "off": 0.0, "elsewhere": 0.0}
+        band = {"low": low, "high": high, "off": 0.0}
         return {"rows": rows[some], "score": score, "share": share, **band}
+
+    def _drawn(self, i: int) -> Any:
+        return np.maximum(self.counts[i], 0.0)
 
     def plot(self, clients: Any = None) -> Any:
         """The curves that follow from the bins; the figure says which these are."""

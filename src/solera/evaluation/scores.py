@@ -2,8 +2,6 @@
 
 Where in its bin a score lies is not known, so a metric is known to lie between two numbers. One
 between them is given, and how far the metric of the rows themselves can be from it, its *bound*.
-Under a policy clients withhold small bins, and the bounds grow with them; curves, their area and
-the calibration are drawn as if the rows of these bins were spread evenly over them.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ class Scores:
     ----------
     names: what was asked of every row: the second of two classes, each of more classes, or labels.
     edges: between the bins; a bin holds scores above its lower and up to its upper edge.
-    high, low: rows by name, by whether the row is of that class, and by the highest and lowest bin
-        in which they can be. The two are the same unless clients withhold small bins.
-    spread: the same, with rows of bins that are withheld spread evenly over these.
+    counts: rows by name, by whether the row is of that class, and by bin.
     loss, brier, judged: the sums of −log p and of squared errors, and over how many rows.
     threshold: rows with a higher score are called positive; None of more than two classes, of
         which a model chooses the one with the highest score.
@@ -46,9 +42,7 @@ class Scores:
 
     names: tuple[str, ...]
     edges: FloatArray
-    high: IntArray
-    low: IntArray
-    spread: FloatArray
+    counts: IntArray
     loss: float
     brier: float
     judged: int
@@ -57,12 +51,12 @@ class Scores:
     @property
     def rows(self) -> int:
         """How many rows were counted, of the class or label of which the fewest were."""
-        return int(self.high.sum(axis=(1, 2)).min()) if len(self.high) else 0
+        return int(self.counts.sum(axis=(1, 2)).min()) if len(self.counts) else 0
 
     @property
     def known(self) -> list[int]:
         """The classes or labels that both occur and miss."""
-        known: list[int] = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+        known: list[int] = np.flatnonzero(self.counts.sum(axis=2).all(axis=1)).tolist()
         return known
 
     # --- single numbers ---
@@ -96,20 +90,13 @@ class Scores:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Every metric: the middle of its range, or that of rows spread over their bins.
+        """Every metric: the middle of its range; for the ECE rows lie amid their bins.
 
-        The AUROC counts rows of one bin as ties, and for the ECE they lie amid it.
+        So the AUROC counts rows of one bin as ties.
         """
-        ranges = self.ranges()
-        found = {name: (low + high) / 2 for name, (low, high) in ranges.items()}
+        found = {name: (low + high) / 2 for name, (low, high) in self.ranges().items()}
         if "ece" in found:
-            known = self.known
-            spread = (self.spread[i] for i in known)
-            found["auroc"] = float(np.mean([_pairs(rows, rows) for rows in spread]))
-            if (self.high != self.low).any():
-                areas = [self._average_precision(i) for i in known]
-                found["auprc"] = float(np.clip(np.mean(areas), *ranges["auprc"]))
-            found["ece"] = float(np.mean([self._calibration_error(i)[0] for i in known]))
+            found["ece"] = float(np.mean([self._calibration_error(i)[0] for i in self.known]))
         return found
 
     def bounds(self) -> dict[str, float]:
@@ -126,25 +113,25 @@ class Scores:
         See :mod:`solera.evaluation.intervals`; rows of one bin are ties.
         """
         quantile(level)
-        if len(self.high) != 1 or self.threshold is None or not self.high[0].sum(axis=1).all():
+        if len(self.counts) != 1 or self.threshold is None or not self.known:
             return {}
-        negatives, positives = (int(n) for n in self.high[0].sum(axis=1))
+        negatives, positives = (int(n) for n in self.counts[0].sum(axis=1))
         below, above = self._above(0, self.threshold)
         intervals = {
             "sensitivity": _share_range(above, positives, level),
             "specificity": _share_range(_complement(below), negatives, level),
             "false_positive_rate": _share_range(below, negatives, level),
         }
-        variance = area_variance(*self.spread[0])
+        variance = area_variance(*self.counts[0])
         area = of_area(self._auroc(0), variance, positives, negatives, level)
         return intervals if area is None else {"auroc": area, **intervals}
 
     def _auroc(self, i: int) -> tuple[float, float]:
         """The area at the least and at the most, wherever in their bins the rows are."""
-        return _pairs(self.low[i], self.high[i])
+        return _pairs(*self.counts[i])
 
     def _auprc(self, i: int) -> tuple[float, float]:
-        return precision_between(self.low[i], self.high[i])
+        return precision_between(self.counts[i], self.counts[i])
 
     def _above(self, i: int, threshold: float) -> tuple[Interval, Interval]:
         """The share of the negatives, and of the positives, above the threshold."""
@@ -152,10 +139,10 @@ class Scores:
         possible = int(np.searchsorted(self.edges, threshold, side="right"))
         negative, positive = (
             (
-                float(self.low[i, c, certain:].sum() / self.low[i, c].sum()),
-                float(self.high[i, c, possible:].sum() / self.high[i, c].sum()),
+                float(counts[certain:].sum() / counts.sum()),
+                float(counts[possible:].sum() / counts.sum()),
             )
-            for c in (0, 1)
+            for counts in self.counts[i]
         )
         return negative, positive
 
@@ -167,12 +154,12 @@ class Scores:
         """Expected calibration error Σ_b n_b/n |share of positives − mean score| (Naeini 2015).
 
         Over ten bins; and how far it may be off: a score that is off by h changes it by at most
-        h/n, a row in another of the ten bins by at most 2/n.
+        h/n.
         """
         counted = self.calibration(i)
         rows = counted["rows"]
         error = float((rows * np.abs(counted["share"] - counted["score"])).sum() / rows.sum())
-        return error, float(counted["off"] + 2 * counted["elsewhere"] / rows.sum())
+        return error, float(counted["off"])
 
     # --- curves ---
 
@@ -180,15 +167,19 @@ class Scores:
     def _ends(self) -> FloatArray:
         return np.concatenate([[0.0], self.edges, [1.0]])
 
+    def _drawn(self, i: int) -> Any:
+        """The counts that curves are of."""
+        return self.counts[i]
+
     def roc(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """False and true positive rates at the edges of the bins, from (0, 0) to (1, 1)."""
-        negatives, positives = self.spread[i][:, ::-1]
+        negatives, positives = self._drawn(i)[:, ::-1]
         rates = [np.concatenate([[0.0], np.cumsum(n) / n.sum()]) for n in (negatives, positives)]
         return rates[0], rates[1]
 
     def precision_recall(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """Precision and recall at the edges of the bins, from the highest score down."""
-        negatives, positives = self.spread[i][:, ::-1]
+        negatives, positives = self._drawn(i)[:, ::-1]
         true, false = np.cumsum(positives), np.cumsum(negatives)
         some = true + false > 0
         return true[some] / (true + false)[some], true[some] / true[-1]
@@ -200,22 +191,19 @@ class Scores:
     def calibration(self, i: int = 0, level: float = 0.95) -> dict[str, Any]:
         """Of ten equal bins: ``rows``, mean ``score``, ``share`` of positives and its band.
 
-        ``low`` and ``high`` are Wilson's interval of the share. ``off`` is how far the scores are
-        known, in the mean, and ``elsewhere`` how many rows may be of another of the ten bins.
+        ``low`` and ``high`` are Wilson's interval of the share, ``off`` is how far the scores are
+        known, in the mean.
         """
         ends = self._ends
         middles = (ends[:-1] + ends[1:]) / 2
         tenths = _tenth(middles)
         rows, positives, scores = (np.zeros(CALIBRATION_BINS) for _ in range(3))
-        off = elsewhere = 0.0
-        for c, counts in enumerate(self.spread[i]):
+        off = 0.0
+        for c, counts in enumerate(self.counts[i]):
             np.add.at(rows, tenths, counts)
             np.add.at(positives, tenths, counts * c)
             np.add.at(scores, tenths, counts * middles)
-            for a, b, n in _spans(self.low[i, c], self.high[i, c]):
-                width = ends[b + 1] - ends[a]
-                off += n * (width / 2 if a == b else width)  # of rows at an end, in the mean
-                elsewhere += n * bool(tenths[a] != tenths[b])
+            off += float((counts * np.diff(ends) / 2).sum())
         some = rows > 0
         share, score = positives[some] / rows[some], scores[some] / rows[some]
         low, high = wilson(share, rows[some], quantile(level))
@@ -226,7 +214,6 @@ class Scores:
             "low": low,
             "high": high,
             "off": off / max(rows.sum(), 1),
-            "elsewhere": elsewhere,
         }
 
     def plot(self, clients: dict[int, Scores] | None = None) -> Any:
@@ -234,7 +221,7 @@ class Scores:
         figure = new_figure(figsize=(12, 4))
         roc, pr, calibration = figure.subplots(1, 3)
         for each in (clients or {}).values():
-            if each.high[0].sum(axis=1).all():
+            if 0 in each.known:
                 roc.plot(*each.roc(), color="0.7", lw=0.8)
                 pr.plot(*each.precision_recall()[::-1], color="0.7", lw=0.8)
         for i in self.known:
@@ -288,29 +275,17 @@ def _from_above(counts: IntArray) -> IntArray:
     return np.asarray(np.cumsum(counts[::-1])[::-1])
 
 
-def _pairs(low: FloatArray, high: FloatArray) -> tuple[float, float]:
+def _pairs(negatives: IntArray, positives: IntArray) -> tuple[float, float]:
     """Pairs of a positive and a negative in the right order, those of one bin as none or as all.
 
     P(positive above negative) as in Mann & Whitney; the mean of the two counts a tie as a half.
-    ``low`` and ``high`` are negatives and positives by the lowest and highest bin they can be in.
     """
-    (low_n, low_p), (high_n, high_p) = low, high
-    pairs = float(low_p.sum()) * float(low_n.sum())
-    right = (low_p * (np.cumsum(high_n) - high_n)).sum() / pairs
-    not_wrong = (high_p * np.cumsum(low_n)).sum() / pairs
-    return float(right), float(not_wrong)
+    pairs = float(positives.sum()) * float(negatives.sum())
+    below = np.cumsum(negatives)
+    right = (positives * (below - negatives)).sum() / pairs
+    return float(right), float((positives * below).sum() / pairs)
 
 
 def _tenth(scores: FloatArray) -> IntArray:
     """Which of ten bins (low, high] scores are in; 0 is in the first."""
     return np.searchsorted(CALIBRATION_EDGES[1:-1], scores, side="left")
-
-
-def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:
-    """First and last bin that rows can be in, and how many these are, both sorted."""
-    ends = np.union1d(np.cumsum(low), np.cumsum(high))
-    ends = ends[ends > 0]
-    first = np.searchsorted(np.cumsum(low), ends, side="left")
-    last = np.searchsorted(np.cumsum(high), ends, side="left")
-    rows = np.diff(ends, prepend=0)
-    return list(zip(first.tolist(), last.tolist(), rows.tolist(), strict=True))

@@ -170,27 +170,35 @@ def evaluate_closed(
     return scored[once]
 
 
+_OF_SCORES = ("names", "edges", "counts", "means", "exact")
+
+
+def _noised(names: Any, edges: Any, counts: Any, means: Any, exact: bool) -> NoisedScores:
+    return NoisedScores(
+        tuple(names), edges, counts, loss=0.0, brier=0.0, judged=0, means=means, exact=exact
+    )
+
+
 def to_payload(evaluation: Evaluation) -> dict[str, Any]:
     """What a closed job's result holds of its one scoring; :func:`from_payload` reads it."""
     scores = evaluation.scores
-    names = ("names", "edges", "counts", "means", "exact")
     return {
         "metrics": {name: figure.to_payload() for name, figure in evaluation.metrics.items()},
         "counts": evaluation.counts,
         "notes": list(evaluation.notes),
         "positive": evaluation.positive,
-        "scores": None if scores is None else {name: getattr(scores, name) for name in names},
+        "scores": None if scores is None else [getattr(scores, name) for name in _OF_SCORES],
     }
 
 
 def from_payload(content: Mapping[str, Any]) -> Evaluation:
     """What :func:`to_payload` gave."""
-    bins = dict(content["scores"] or {})
+    scores = content["scores"]
     return Evaluation(
         figures(content["metrics"]),
         {},
         dict(content["counts"]),
-        scores=NoisedScores.of(tuple(bins.pop("names")), **bins) if bins else None,
+        scores=None if scores is None else _noised(*scores),
         notes=tuple(content["notes"]),
         positive=content["positive"],
     )
@@ -375,9 +383,7 @@ class _Result:
             mean = np.clip(total["means"][str(i)] / rows, 0.0, 1.0)
             means.append(np.where(absent, np.nan, mean))
         edges = [GRID[inner - 1] for inner in ends]
-        self.scores = scores = NoisedScores.of(
-            names, edges=edges, counts=counts, means=means, exact=sides is not None
-        )
+        self.scores = scores = _noised(names, edges, counts, means, sides is not None)
         likely = scores.metrics()
         self.metrics |= {n: (low, likely[n], high) for n, (low, high) in scores.ranges().items()}
 

@@ -200,9 +200,7 @@ def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
     return Scores(
         names=names,
         edges=grid.edges,
-        low=rows,
-        high=rows,
-        spread=rows,
+        counts=rows,
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),

@@ -263,7 +263,10 @@ class FedKMeans(Learner):
         federation = as_job(self, federation)
         if is_closed(federation):
             if elsewhere(federation) is not None:
-                raise NotClosed("silhouette(federation): over a network it is no job yet")
+                raise NotClosed(
+                    "silhouette(federation): over a network it is no job",
+                    hint="model.silhouette(rows) of rows at hand; inertia_ is of all owners' rows",
+                )
             check_jobs(federation, "evaluation")
             count_all_persons(federation)
         with federation.announced(self):

@@ -144,13 +144,13 @@ def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
     model = build_fitted(ask["model"])
     counts = _stacked(answers)
     total = scores_of(model, map_leaves(lambda leaf: leaf.sum(axis=0), counts), grid)
-    if total.high.shape[-1] != len(grid.edges) + 1:
+    if total.counts.shape[-1] != len(grid.edges) + 1:
         raise ValueError("not counts by this grid")
     all_ = curves_of(total)
     if all_ is None:
         return []
     scores = [scores_of(model, answer, grid) for answer in answers.values()]
-    large = [one for one in scores if one.high.sum(axis=2).min() >= SMALLEST_COUNT]
+    large = [one for one in scores if one.counts.sum(axis=2).min() >= SMALLEST_COUNT]
     large = sorted(large, key=lambda one: -one.rows)[:_MOST_LINES]
     each = [curves for one in large if (curves := curves_of(one)) is not None]
     positive = model.schema_.positive
