@@ -31,8 +31,8 @@ PROMISE = (
     "every sum, the researcher the result only. If all other owners put their parts together, "
     "yours is bare.",
     "Owners are trusted to answer truthfully. One that lies can steer the later questions of a job "
-    "of several rounds, and then read rows: 251 of 737 by 102 steered k-means sums, a few by a "
-    "GLM. Only noise prevents it.",
+    "of several rounds, and then read rows: 46 of 225 by 19 steered sums of a network, 17 by 7 of "
+    "k-means, 8 by 12 of a GLM. Only noise prevents it.",
     "Nothing is told about fewer than min_count persons of all owners together, as far as it is "
     "one cell of one job. Many exact sums together can give away a person's target to somebody "
     "who knows everybody's other columns; networks and trees do (20 boosted trees all 297 targets "
