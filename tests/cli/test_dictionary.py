@@ -246,3 +246,21 @@ def test_the_next_epoch_names_the_one_before():
 )  # fmt: skip
 def test_what_is_missing_is_named(arguments, told):
     assert told in complaint(*arguments)
+
+
+def test_a_base_model_is_listed_and_another_one_is_not_signed():
+    transformers = pytest.importorskip("transformers")
+    config = {"vocab_size": 9, "hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    made = transformers.BertModel(transformers.BertConfig(intermediate_size=4, **config))
+    made.save_pretrained("tiny")
+    options = ("--target", "died", "--identifier", "patient", "--base", "tiny", *OWNERS)
+    said("draft", "all.csv", *options, "--out", "dictionary.toml")
+    text = Path("dictionary.toml").read_text()
+    assert "[bases.tiny.layers]" in text
+    assert "columns fit" in said("check", "dictionary.toml", "--data", "north.csv")
+    assert "still to enter" in sign("north").stdout
+    assert "base model tiny: 2 layers may be adapted, digest" in said("show", "dictionary.toml")
+    Path("dictionary.toml").write_text(text.replace("hidden = 4", "hidden = 5"))
+    misfit = run("check", "dictionary.toml", "--data", "north.csv", code=1).stdout
+    assert "lists hidden = 5, here it is 4" in misfit
+    assert "lists hidden = 5, here it is 4" in sign("south", code=1).stderr

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import learner_cases, rows
+from cases import learner_cases, rows, small_transformer
 
 import solera as so
 from solera.core.errors import PolicyRefusal
 from solera.core.payload import decode
+from solera.data.dictionary_tables import draft_of
 from solera.simulate.simulation import Simulation
 from solera.trust.board.engine import NotClosed
 
@@ -23,8 +24,8 @@ from board_owners import EXACT, Job
 CASES = {name: (make, target) for name, make, target in learner_cases()}
 CLOSED = {
     *("FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedCox", "FedEncoder"),
-    *("FedGLM", "FedHEONN", "FedImputer", "FedKMeans", "FedLinear", "FedNova", "FedPer"),
-    *("FedProx", "FedRep", "FedSGD", "FedScaler", "FedSelect", "FedYogi", "Ditto"),
+    *("FedGLM", "FedHEONN", "FedImputer", "FedKMeans", "FedLinear", "FedLoRA", "FedNova"),
+    *("FedPer", "FedProx", "FedRep", "FedSGD", "FedScaler", "FedSelect", "FedYogi", "Ditto"),
     *("FedBins", "FedHistGBDT", "FedID3", "MLFedAvg", "Pipeline", "Scaffold"),
 }
 """Learners whose examples must be closed jobs."""
@@ -36,7 +37,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::solera.simulate.epochs.DraftedD
 def owners(target: str) -> Simulation:
     dealt = rows(target, seed=24)
     whole = so.data.FederatedData(dealt.X, dealt.y, dealt.offsets, schema=dealt.schema)
-    return so.simulate(whole, seed=5, policy=EXACT, test=0.1)
+    drafted = draft_of(dealt.schema, dealt.X, dealt.y) if target == "tokens" else None
+    if drafted is not None:
+        drafted = so.epochs.Dictionary.parse(drafted.toml() + so.nn.list_base(small_transformer()))
+    return so.simulate(whole, seed=5, policy=EXACT, test=0.1, dictionary=drafted)
 
 
 @pytest.fixture(scope="module", autouse=True)

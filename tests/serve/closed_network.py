@@ -31,6 +31,7 @@ from solera.serve.agent.epoch_files import fetch_agreed
 from solera.serve.agent.epoch_signing import Signing, settle_epoch
 from solera.serve.identity import Identity
 from solera.trust.epoch import Draft, Epoch
+from solera.trust.epoch.bases import Base
 from solera.trust.epoch.runtime import pinned_environment
 
 NAMES = ("north", "south", "east", "west")
@@ -92,6 +93,7 @@ class ClosedNetwork(Network):
         agents_find_atoms: bool = False,
         working: Sequence[str] | None = None,
         policy: str = POLICY,
+        bases: tuple[Base, ...] = (),
         **options: Any,
     ) -> None:
         """``agents_find_atoms``: in earnest; else they sign what a simulation finds. ``working``
@@ -105,7 +107,8 @@ class ClosedNetwork(Network):
         self.clock, self.simd = clock, simd or {}
         self.frame = frame
         self.parts = np.array_split(np.arange(len(frame)), len(NAMES))
-        self.dictionary = so.epochs.draft(frame, target=frame.columns[-1])
+        drafted = so.epochs.draft(frame, target=frame.columns[-1])
+        self.dictionary = replace(drafted, bases=bases)
         self.secrets: dict[str, bytes] = {}
         self.options = options
         self.start(**options)

@@ -66,6 +66,10 @@ def draft(
         list[str] | None,
         typer.Option(metavar="COLUMN=KIND", help="numeric, categorical or date; may be repeated."),
     ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A base model for FedLoRA to adapt; may be repeated."),
+    ] = None,
     owner: Annotated[
         list[str] | None, typer.Option(help="Who is to sign, 3 to 64 names; may be repeated.")
     ] = None,
@@ -106,6 +110,10 @@ def draft(
         columns=column,
         kinds=parameters(kind or []) or None,
     )
+    if base:
+        from solera.learn.averaging.training.adapters import listed
+
+        made = replace(made, bases=tuple(map(listed, base)))
     for name, rare in _rare(made, frame, min_count):
         stderr().print(f"{name}: {rare}", markup=False, soft_wrap=True)
     signed_by = Draft(made, tuple(owner), federation, min_count) if owner else made
@@ -163,13 +171,15 @@ def check(
     It ends with 1 where something does not fit. Nothing leaves.
     """
     with extra("reading an owner's rows"):
-        from solera.data.misfits import misfits
+        from solera.data.misfits import Misfit, misfits
+        from solera.learn.averaging.lora import base_faults
         from solera.serve.agent.sources import owned_frame
 
     dictionary = dictionary_of(file, folder)
     source, rules = rows_of(data, policy, folder)
     frame = owned_frame(source, folder, rules, dictionary.identifier)
     found = misfits(dictionary, frame, sources={n: c.source for n, c in rules.columns.items()})
+    found += [Misfit(f"base {n}", why) for n, why in base_faults(dictionary.bases).items()]
     if as_json:
         print_json(found)
     elif not found:

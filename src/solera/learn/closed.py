@@ -29,6 +29,7 @@ from solera.privacy.dp.sums import at_the_sum
 from solera.trust.board.engine import NotClosed
 from solera.trust.board.judge import Persons, check_sixth
 from solera.trust.board.persons import count_persons
+from solera.trust.epoch.bases import Base
 from solera.trust.noise import check_budget, worth
 from solera.trust.policy import Policy
 
@@ -107,6 +108,12 @@ def check_learners(learners: Sequence[Any]) -> None:
             "a grid with dp=: no ε counts the losses by which its points are compared",
             hint="a job for each learner",
         )
+
+
+def check_bases(learner: Any, bases: Sequence[Base]) -> None:
+    """Refuse a learner, or one of several, whose base model the dictionary does not list."""
+    for part in _parts(learner):
+        part.base_among(bases)
 
 
 def check_can_close(learner: Any) -> None:

@@ -62,6 +62,7 @@ from solera.learn.warnings_of_fit import warn
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import Noise, at_the_sum, check_level, epsilon_so_far
 from solera.simulate.simulation import simulate
+from solera.trust.epoch.bases import Base
 
 log = logging.getLogger("solera")
 
@@ -347,6 +348,10 @@ class Learner(Forgetful, abstract=True):
     def why_not_closed(self) -> str | None:
         """``closed_job``, or what of the parameters no closed job can carry."""
         return self.closed_job
+
+    def base_among(self, bases: Sequence[Base]) -> Base | None:
+        """Which base model of those that a dictionary lists it adapts, where it adapts one."""
+        return None
 
     def parameters_of_output(self, schema: Schema) -> int:
         """Of a model that is solved exactly: how many parameters an output has; 0 of others."""

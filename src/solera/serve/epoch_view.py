@@ -42,6 +42,10 @@ def epoch_view(agreement: Agreement, *, most: int = _MOST_LINES) -> EpochView:
     notes = [f"nothing is told about fewer than {draft.min_count} persons of all owners"]
     if len(draft.owners) < RECOMMENDED_OWNERS:
         notes.append("with three owners, each reads the sum of the two others: four are better")
+    notes += [
+        f"base model {base.name}: {len(base.layers)} layers may be adapted, digest {base.digest}"
+        for base in dictionary.bases
+    ]
     words, signers, consents = "", set(), {}
     atoms_state = ""
     try:

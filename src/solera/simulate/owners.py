@@ -143,12 +143,14 @@ def closed_engine(data: Source, configuration: Configuration) -> BoardEngine:
     ]
     schema = data.schema.with_positive(configuration.positive)
     owners: EpochOwners | None = configuration.owners
+    epoch = configuration.epoch
     return BoardEngine(
         SimulatedOwners(workers),
         schema,
         data.clients,
-        gaps=_gaps(data, configuration.epoch),
+        gaps=_gaps(data, epoch),
         names=data.names,
+        bases=() if epoch is None else epoch.dictionary.bases,
         **({} if owners is None else {"atoms": owners.atoms}),
     )
 

@@ -212,6 +212,14 @@ def test_mistakes_are_named(base, change, message):
         so.FedLoRA(options.pop("model"), **options).fit(fed)
 
 
+def test_a_base_that_is_not_at_hand_is_looked_up_nowhere_else(monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
+    with pytest.raises(so.errors.UsageError, match="no base model 'nowhere'"):
+        adapters.read_base("nowhere")
+    assert asked == []
+
+
 def test_a_token_outside_the_vocabulary_is_named(fitted):
     with pytest.raises(so.errors.SoleraError, match="token 99 of a vocabulary of 30"):
         fitted.predict(np.full((2, 8), 99))

@@ -117,6 +117,7 @@ class Job:
             gaps=like.gaps,
             names=like.client_names,
             atoms=lambda: like.atoms,
+            bases=like.bases,
         )
         configuration = self.closed.configuration
         federation = Federation(

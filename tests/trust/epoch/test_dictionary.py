@@ -28,6 +28,15 @@ sex = { in = ["female"] }
 [populations.recent]
 admitted = { min = 2020-01-01, max = 2024-12-31 }
 """
+BASES = """
+[bases."models/minilm"]
+digest = "6f1e"
+hidden = 16
+
+[bases."models/minilm".layers]
+"layer.0.query" = [8, 16]
+"layer.0.value" = [8, 16]
+"""
 NAN = float("nan")
 VALUES = np.array(
     [
@@ -43,6 +52,12 @@ def test_a_dictionary_is_written_as_it_was_read():
     dictionary = Dictionary.parse(TEXT)
     assert dictionary.toml() == TEXT
     assert Dictionary.parse(dictionary.toml()) == dictionary
+    assert "bases" not in dictionary.toml()  # dictionaries that were signed keep their hash
+    listing = Dictionary.parse(TEXT + BASES)
+    assert listing.toml() == TEXT + BASES
+    (base,) = listing.bases
+    assert (base.name, base.digest, base.hidden) == ("models/minilm", "6f1e", 16)
+    assert base.layers == (("layer.0.query", 8, 16), ("layer.0.value", 8, 16))
 
 
 def test_the_schema_of_a_job_follows_from_the_dictionary():
@@ -101,11 +116,18 @@ def test_populations_mark_rows_and_a_missing_value_is_not_included():
         ("age = { min = 65 }", "age = { }", "d.toml:13: column 'age'"),
         ("[populations.recent]", "[populations.all]", "d.toml:16: .*'all'"),
         ("[columns]", "[columns", r"d.toml:5: this is not TOML"),
+        ("hidden = 16", "hidden = 0", r"d.toml:\d+: .*needs digest, hidden"),
+        ("hidden = 16", "hidden = 1.5", r"d.toml:\d+: hidden = .*is not 1 whole number"),
+        ('"6f1e"', '""', r"d.toml:\d+: .*needs digest"),
+        ("digest", "sha256", r"d.toml:\d+: .*has no 'sha256'"),
+        ('"layer.0.value" = [8, 16]', "v = [8]", r"d.toml:\d+: v = .8. is not 2 whole numbers"),
+        ('"layer.0.value" = [8, 16]', "v = [-1, 8]", r"d.toml:\d+: v = .* is below 0"),
+        ('"models/minilm"', '" "', r"d.toml:\d+: .*no name that can be printed"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(wrong, right, said):
     with pytest.raises(UsageError, match=said):
-        Dictionary.parse(TEXT.replace(wrong, right), file="d.toml")
+        Dictionary.parse((TEXT + BASES).replace(wrong, right), file="d.toml")
 
 
 VALUES_OF_TOML = (
@@ -116,11 +138,12 @@ VALUES_OF_TOML = (
 
 def test_whatever_is_written_is_read_or_refused_with_a_line():
     draw = np.random.default_rng(0)
-    places = list(re.finditer(r"= *([^,}\n]+)", TEXT))
+    whole = TEXT + BASES
+    places = list(re.finditer(r"= *([^,}\n]+)", whole))
     for _ in range(1000):
         place = places[draw.integers(len(places))]
         value = VALUES_OF_TOML[draw.integers(len(VALUES_OF_TOML))]
-        text = TEXT[: place.start(1)] + value + TEXT[place.end(1) :]
+        text = whole[: place.start(1)] + value + whole[place.end(1) :]
         try:
             dictionary = Dictionary.parse(text)
         except UsageError as error:

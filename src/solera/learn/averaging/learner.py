@@ -340,7 +340,7 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
     def why_not_closed(self) -> str | None:
         if callable(self.weight):
             return "a function weighs updates, which is code; weight='rows' or None"
-        if not isinstance(self.model, Model) or isinstance(self.model, Registered):
+        if self._model_is_code:
             return "a network of one's own is code; a model of so.nn"
         if self.loss is not None and self.loss not in OUR_LOSSES:
             return f"a loss of one's own is code; loss=None, or one of {', '.join(OUR_LOSSES)}"
@@ -349,6 +349,10 @@ class FedAvg(UpdateAveraging, ScoreAveraging):
         if self.dp is not None and self._noised_steps > 1:
             return "its sum is noised once a round, and so takes one step; local_steps=1"
         return super().why_not_closed()
+
+    @property
+    def _model_is_code(self) -> bool:
+        return not isinstance(self.model, Model) or isinstance(self.model, Registered)
 
     def _check_dp(self, dp: DP) -> None:
         if self.update.spends is None:

@@ -30,6 +30,7 @@ from solera.learn.averaging.training.layers import (
     Normalisation,
     Pooling,
 )
+from solera.learn.averaging.training.layout import Parameter
 from solera.learn.averaging.training.recurrent import Embedding, Recurrent
 
 ActivationKind = Literal["relu", "tanh", "sigmoid"]
@@ -50,6 +51,10 @@ class Model(Component, abstract=True):
     @abstractmethod
     def module(self) -> Any:
         """A new network of PyTorch, for one client."""
+
+    def shapes(self) -> list[tuple[str, Parameter]]:
+        """The parameters by their names, where they are known without the network."""
+        return []
 
 
 class Layered(Model, abstract=True):

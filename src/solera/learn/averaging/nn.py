@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from solera.learn.averaging import models
-from solera.learn.averaging.lora import tokens
+from solera.learn.averaging.lora import list_base, tokens
 from solera.learn.averaging.models import register, register_loss, text_head
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
 
@@ -20,6 +20,7 @@ __all__ = [
     "complex_cnn",
     "conv_net",
     "linear",
+    "list_base",
     "lstm",
     "mlp",
     "register",

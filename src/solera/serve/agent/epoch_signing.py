@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from solera.learn.averaging.lora import base_faults
 from solera.serve.agent import home
 from solera.serve.agent.epoch_boards import CoordinatorBoard, EpochBoard
 from solera.serve.agent.epoch_files import EpochFiles
@@ -44,9 +45,10 @@ class Signing:
     def enter(self) -> Agreement:
         """Put this owner's part on the board, unless its rows allow no such epoch."""
         seen = self.board.look()
-        columns = [column.name for column in seen.draft.dictionary.columns]
-        if faults := own_faults(self.snapshot, columns, seen.draft.min_count):
-            Changes(faults).check()
+        dictionary = seen.draft.dictionary
+        columns = [column.name for column in dictionary.columns]
+        faults = own_faults(self.snapshot, columns, seen.draft.min_count)
+        Changes((*faults, *base_faults(dictionary.bases).values())).check()
         if self.name not in seen.draft.owners:
             raise EpochError(f"the draft does not name {self.name!r}")
         part = self.part()

@@ -21,6 +21,7 @@ from solera.core.schema import Schema
 from solera.trust.board.hashing import digest
 from solera.trust.board.sums import Total
 from solera.trust.epoch.atoms import Atoms
+from solera.trust.epoch.bases import Base
 
 
 class NotClosed(UsageError):
@@ -42,7 +43,7 @@ class BoardEngine:
 
     ``schema`` is what the dictionary says of the rows, and ``gaps`` are the columns in which it
     allows values to be missing. ``names`` are the owners in the epoch's order, ``atoms`` gives
-    the cells of its columns.
+    the cells of its columns, ``bases`` are the base models that the dictionary lists.
     """
 
     closed = True
@@ -57,9 +58,11 @@ class BoardEngine:
         gaps: tuple[str, ...] = (),
         names: tuple[str, ...] = (),
         atoms: Callable[[], Atoms | None] = lambda: None,
+        bases: tuple[Base, ...] = (),
     ) -> None:
         self.exchange = exchange
         self.gaps = gaps
+        self.bases = bases
         self._atoms = atoms
         self.client_names = names
         self.scored: dict[Any, Any] = {}

@@ -15,6 +15,7 @@ from solera.core.clients import Array, BoolArray, FloatArray, Rows
 from solera.core.config import Problem, nearest
 from solera.core.errors import UsageError
 from solera.core.schema import UNKNOWN, Feature, Kind, Schema, class_values
+from solera.trust.epoch.bases import Base
 from solera.trust.epoch.populations import EVERYONE, Population
 
 LABELS = (("0", "1"), ("False", "True"))
@@ -69,7 +70,7 @@ class DictionaryColumn:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Columns, target, identifier, time axis and populations, the same for all owners.
+    """Columns, target, identifier, time axis, populations and base models, the same for all owners.
 
     Examples
     --------
@@ -91,6 +92,7 @@ class Dictionary:
     identifier: str = ""
     time: str = ""
     populations: tuple[Population, ...] = ()
+    bases: tuple[Base, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -113,6 +115,8 @@ class Dictionary:
         names = [population.name for population in self.populations]
         if len(set(names)) < len(names):
             raise Problem(("populations",), "several populations have the same name")
+        for base in self.bases:
+            base.check()
 
     @classmethod
     def read(cls, path: Any) -> Self:

@@ -13,6 +13,13 @@ died = { kind = "categorical", categories = ["no", "yes"] }
 [populations.elderly-women]
 age = { min = 65 }
 sex = { in = ["female"] }
+
+[bases.minilm]               # a base model that so.FedLoRA may adapt, see so.nn.list_base
+digest = "6f1e…"
+hidden = 384
+
+[bases.minilm.layers]
+"encoder.layer.0.attention.self.query" = [384, 384]
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ import numpy as np
 
 from solera.core.config import Problem, Where, errors_located, nearest, read_text
 from solera.core.schema import Kind
+from solera.trust.epoch.bases import Base
 from solera.trust.epoch.populations import Criterion, Population, is_plain_name
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ EPOCH_TABLE = "epoch"
 _LARGEST = sys.float_info.max
 _COLUMN = ("kind", "unit", "categories", "bounds", "grid", "missing")
 _CRITERION = ("min", "max", "in")
+_BASE = ("digest", "hidden", "layers")
 
 
 def read_dictionary(cls: type[D], path: Any) -> D:
@@ -55,7 +64,7 @@ def parse_dictionary(cls: type[D], text: str, file: str) -> D:
 
 def from_tables(cls: type[D], content: Mapping[str, Any]) -> D:
     """The dictionary that the tables of a file declare."""
-    known = ("identifier", "target", "time", "columns", "populations")
+    known = ("identifier", "target", "time", "columns", "populations", "bases")
     _check_names(content, (*known, EPOCH_TABLE), "a dictionary", ())
     target = content.get("target", [])
     columns = tuple(_column(name, entry) for name, entry in _table(content, "columns").items())
@@ -69,6 +78,7 @@ def from_tables(cls: type[D], content: Mapping[str, Any]) -> D:
             _population(name, entry, kinds)
             for name, entry in _table(content, "populations").items()
         ),
+        bases=tuple(_base(name, entry) for name, entry in _table(content, "bases").items()),
     )
 
 
@@ -116,6 +126,27 @@ def _criterion(column: str, entry: Any, kind: Kind, where: Where) -> Criterion:
     }
     categories = _texts(entry.get("in", []), where)
     return Criterion(column, ends.get("min", -math.inf), ends.get("max", math.inf), categories)
+
+
+def _base(name: str, entry: Any) -> Base:
+    where: Where = ("bases", name)
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("layers", {}), Mapping):
+        raise Problem(where, f"base {name!r} is a table", hint="so.nn.list_base(model)")
+    _check_names(entry, _BASE, f"base {name!r}", where)
+    digest = _text(entry.get("digest", ""), (*where, "digest"))
+    (hidden,) = _sizes([entry.get("hidden", 0)], 1, (*where, "hidden"))
+    layers = entry.get("layers", {}).items()
+    shapes = ((layer, *_sizes(shape, 2, (*where, "layers", layer))) for layer, shape in layers)
+    return Base(name, digest, hidden, tuple(shapes))
+
+
+def _sizes(values: Any, count: int, where: Where) -> list[int]:
+    """So many sizes of layers."""
+    if not isinstance(values, list) or [type(value) for value in values] != [int] * count:
+        raise Problem(where, f"{where[-1]} = {values!r} is not {count} whole numbers")
+    if min(values) < 0:
+        raise Problem(where, f"{where[-1]} = {values!r} is below 0")
+    return values
 
 
 def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -177,7 +208,17 @@ def dictionary_text(dictionary: Dictionary) -> str:
         for criterion in population.criteria:
             entry = _criterion_entry(criterion, dictionary.by_name[criterion.column].kind)
             lines.append(f"{key(criterion.column)} = {entry}")
+    for base in dictionary.bases:
+        lines += ["", *base_lines(base)]
     return "\n".join(lines) + "\n"
+
+
+def base_lines(base: Base) -> list[str]:
+    """The lines that list a base model."""
+    name = key(base.name)
+    lines = [f"[bases.{name}]", f"digest = {quoted(base.digest)}", f"hidden = {base.hidden}"]
+    lines += ["", f"[bases.{name}.layers]"]
+    return [*lines, *(f"{key(layer)} = [{wide}, {narrow}]" for layer, wide, narrow in base.layers)]
 
 
 def column_entry(column: DictionaryColumn) -> str:

@@ -12,31 +12,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from solera.core.errors import DataError, MissingExtra, UsageError
+from solera.learn.averaging.lora import adapted_places
 from solera.learn.averaging.models import given_bases
+from solera.trust.epoch.bases import Base
 
 try:
     import transformers
+    from huggingface_hub import snapshot_download
 except ImportError as error:
     raise MissingExtra.of("low-rank adapters of a language model", "transformers") from error
 
 _AT_ONCE = 64
 """Rows that are predicted at once."""
-_FAMILIES = (
-    ("query", "value"),
-    ("q_proj", "v_proj"),
-    ("q_lin", "v_lin"),
-    ("c_attn",),
-    ("query_key_value",),
-    ("qkv_proj",),
-    ("q", "v"),
-)
-"""What models call the layers that make queries and values of attention."""
 _adapting = threading.Lock()
 
 
@@ -131,16 +125,28 @@ class AdaptedNetwork(nn.Module):  # type: ignore[misc]
 def adapted_layers(network: Any, targets: Sequence[str] | None) -> list[str]:
     """The names of the layers that get an adapter: all whose last name is among the targets."""
     layers = [name for name, layer in network.named_modules() if _sizes(layer) is not None]
-    kinds = {name.rsplit(".", 1)[-1] for name in layers}
-    known = [family for family in _FAMILIES if kinds.issuperset(family)]
-    chosen = set(targets) if targets else set(known[0] if known else ())
-    if not chosen or not chosen <= kinds:
-        wanted = f"targets={list(targets)}" if targets else "the layers of attention"
-        raise UsageError(
-            f"{type(network).__name__} has no {wanted}",
-            hint=f"targets= some of {sorted(kinds)}",
-        )
-    return [name for name in layers if name.rsplit(".", 1)[-1] in chosen]
+    return adapted_places(layers, targets, type(network).__name__)
+
+
+def listed(base: str, targets: Sequence[str] | None = None) -> Base:
+    """What a dictionary lists of a base model."""
+    network, digest = read_base(base)
+    layers = dict(network.named_modules())
+    sizes = [(place, _sizes(layers[place]) or (0, 0)) for place in adapted_layers(network, targets)]
+    shapes = tuple((place, wide, narrow) for place, (narrow, wide) in sizes)
+    return Base(base, digest, int(network.config.hidden_size), shapes)
+
+
+def check_listed(base: Base, targets: Sequence[str] | None) -> None:
+    """Refuse a base model that is another one here than a dictionary lists."""
+    found = listed(base.name, targets)
+    for name in ("digest", "hidden", "layers"):
+        if getattr(found, name) != getattr(base, name):
+            raise DataError(
+                f"the base model {base.name!r} is another one here: the dictionary lists {name} = "
+                f"{getattr(base, name)!r}, here it is {getattr(found, name)!r}",
+                hint="the same files at all owners; so.nn.list_base(model) gives their lines",
+            )
 
 
 def _sizes(layer: Any) -> tuple[int, int] | None:
@@ -178,8 +184,10 @@ def read_base(base: str) -> tuple[Any, str]:
     network = given_bases.get(base)
     if network is None:
         try:
+            # a name alone would be looked up at a server, local_files_only or not
+            folder = base if Path(base).is_dir() else snapshot_download(base, local_files_only=True)
             network = transformers.AutoModel.from_pretrained(
-                base, local_files_only=True, use_safetensors=True, dtype=torch.float32
+                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
             )
         except (OSError, ValueError) as error:
             raise UsageError(

@@ -41,7 +41,8 @@ class Architecture:
                 for parameter in layer.parameters()
             ]
         else:
-            named = _parameters_of(model.module())
+            named = model.shapes() or _parameters_of(model.module())
+        self._drawn_here = bool(self.layers or model.shapes())
         self.layout = Layout(named)
         self.training_layout = TrainingLayout(self.layout)
 
@@ -69,6 +70,8 @@ class Architecture:
         if self.layers is not None:
             mixing = [f"layer {i}" for i, lay in enumerate(self.layers)
                       if isinstance(lay, Normalisation)]  # fmt: skip
+        elif self._drawn_here:
+            mixing = []
         else:
             kind = torch().nn.modules.batchnorm._NormBase
             mixing = [
@@ -93,7 +96,7 @@ class Architecture:
 
     def start(self, seed: int, dtype: str) -> Array:
         """The vector training begins with."""
-        if self.layers is not None:
+        if self._drawn_here:
             return self.layout.start(generator(seed, "init"), dtype)
         with seeded(seed):
             module = self.module()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from solera.core.component import build
 from solera.core.errors import PolicyRefusal, SoleraError
-from solera.learn.closed import check_learners, check_policy, check_price
+from solera.learn.closed import check_bases, check_learners, check_policy, check_price
 from solera.privacy.dp.sums import at_the_sum
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals, Decision
@@ -160,6 +160,7 @@ def refusal(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> str | None:
         schema.with_positive(text.positive or None)
         learners = [build(learner) for learner in text.learners]
         check_learners(learners)
+        check_bases(learners, epoch.dictionary.bases)
         for learner in learners:
             check_policy(learner, rules)
         owners = len(epoch.owners)

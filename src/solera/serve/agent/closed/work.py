@@ -71,6 +71,7 @@ def federation_of(text: JobText, epoch: Epoch, exchange: Exchange, name: str) ->
         gaps=dictionary.gaps(text.columns),
         names=names,
         atoms=lambda: epoch.atoms,
+        bases=dictionary.bases,
     )
     seed = seed_of(epoch.agreed.hash, name, text.repeat)
     return Federation(engine, seed=seed, names=names, positive=positive)

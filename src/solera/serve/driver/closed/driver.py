@@ -13,6 +13,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.payload import decode
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import restored
+from solera.learn.closed import check_bases
 from solera.learn.closed_description import ColumnSummary
 from solera.learn.closed_evaluation import from_payload, shown
 from solera.learn.learner import Learner
@@ -84,8 +85,9 @@ class ClosedDriver:
         """Show all owners the text of a fit, or of several learners to choose from."""
         began = None if start is None else result_of(start)
         about = {"callbacks": tuple(callbacks), "model": began, "positive": self._positive}
-        selection = self._selection
-        schema = self.epoch.dictionary.schema(selection.columns, selection.target)
+        selection, dictionary = self._selection, self.epoch.dictionary
+        check_bases(learner, dictionary.bases)
+        schema = dictionary.schema(selection.columns, selection.target)
         schema.with_positive(self._positive or None)  # an error unless it is one of two classes
         return self._attached(self._text("training", learner=learner, **about))
 

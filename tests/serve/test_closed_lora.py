@@ -1,0 +1,47 @@
+"""FedLoRA over four agents and TLS, whose learners have no torch: the simulation's bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import solera as so
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "torch"):
+    pytest.importorskip(library, reason="the extras 'serve' and 'torch' are not installed")
+transformers = pytest.importorskip("transformers")
+
+from closed_network import NAMES, ClosedNetwork, learned  # noqa: E402
+
+from solera.core.payload import encode  # noqa: E402
+from solera.learn.averaging.training.adapters import listed  # noqa: E402
+from solera.learn.closed_evaluation import to_payload  # noqa: E402
+from solera.trust.board.engine import NotClosed  # noqa: E402
+
+
+@pytest.mark.slow
+def test_adapters_have_the_bytes_of_their_simulation(tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=30, num_hidden_layers=1, **sizes)
+    base = str(tmp_path / "tiny")
+    transformers.BertModel(config).save_pretrained(base)
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.integers(8, 30, (300, 5)), columns=[f"word {i}" for i in range(5)])
+    frame["mood"] = np.where(frame.iloc[:, 0] > 18, "good", "bad")
+    network = ClosedNetwork(
+        tmp_path / "network", frame, bases=(listed(base),), simd=dict.fromkeys(NAMES, "")
+    )
+    try:
+        lora = so.FedLoRA(base, rank=2, rounds=2, batch_size=20)
+        model = lora.clone().fit(network.closed(test=0.2))
+        owners = network.simulation(test=0.2)
+        simulated = lora.clone().fit(owners, progress=False)
+        assert learned(model) == learned(simulated)
+        judged = model.evaluate(network.closed(test=0.2), scores=True)
+        expected = simulated.evaluate(owners, scores=True)
+        assert encode(to_payload(judged)) == encode(to_payload(expected))
+        with pytest.raises(NotClosed, match="lists no base model 'other'"):
+            so.FedLoRA("other").fit(network.closed(test=0.2))
+    finally:
+        network.close()
