@@ -478,6 +478,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ),
         ("local", lambda: so.FedKMeans(2, rounds=2, per_round=0.6, init="k-means++"), ("classes",)),
         ("random", lambda: so.FedKMeans(2, rounds=2, init="random"), ("classes",)),
+        ("atoms", lambda: so.FedKMeans(2, init="atoms"), ("classes",)),
         ("given", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5)), ("classes",)),
     ],
     so.FederatedTree: [

@@ -352,7 +352,7 @@ def test_a_job_file_does_what_python_does(network, monkeypatch):
     place = ["--url", network.url, "--ca", network.ca]
     done = CliRunner().invoke(app, ["job", "start", str(file), "--out", str(out), *place])
     assert done.exit_code == 0, done.output
-    assert "loss=" in done.output
+    assert "accuracy=" in done.output
     simulated = so.FedGLM("binomial").fit(network.simulation(seed=4, test=0.2))
     assert learned(so.load(out)) == learned(simulated)
     listed = CliRunner().invoke(app, ["jobs", "-f", "cardio", *place])

@@ -365,7 +365,7 @@ def test_the_budget_refuses_past_its_limit_after_a_restart_too(careful):
     pytest.importorskip("dp_accounting")
     pytest.importorskip("torch")
     model = so.nn.mlp(4, 3)
-    learner = so.FedAvg(model, weight=None, dp=so.DP(noise_multiplier=12, delta=1e-6, clip=1))
+    learner = so.FedAvg(model, weight=None, dp=so.DP(noise_multiplier=10, delta=1e-6, clip=1))
     here = so.simulate(X, Y, clients=1)
     learner.schema_ = here.schema
     noise = learner.with_noise(here).noise

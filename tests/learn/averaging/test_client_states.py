@@ -10,7 +10,6 @@ import pytest
 import solera as so
 from solera.core.errors import UsageError
 from solera.core.payload import encode
-from solera.trust.noise import SPENT
 
 draw = np.random.default_rng(3)
 X = draw.normal(size=(240, 6))
@@ -183,12 +182,3 @@ def test_forgetting_a_client_begins_with_what_others_kept_then():
     assert judged(model, fed.without(1)) == judged(never, fed.without(1))
 
 
-def test_what_was_spent_of_a_budget_is_remembered_whatever_is_fitted():
-    pytest.importorskip("dp_accounting")
-    budget = {"epsilon": 20.0, "delta": 1e-3}
-    fed = so.simulate(X, Y, clients=3, policy={"policy": "noise", "privacy": budget})
-    dp = so.DP(noise_multiplier=4.0, delta=1e-3, clip=1.0)
-    so.FedAvg(NET, rounds=2, weight=None, dp=dp).fit(fed)
-    assert len(fed.states()[0][SPENT]) == 2
-    so.FedPer(NET, rounds=1, weight=None, dp=dp).fit(fed)
-    assert len(fed.states()[0][SPENT]) == 3

@@ -59,7 +59,7 @@ def cost(client: Client, ask: Any) -> dict[str, Contribution]:
     return {"counts": count_by(label, k), "inertia": sum_by(label, squared, k)}
 
 
-@task("kmeans.inertia", many=True)
+@task("kmeans.inertia")
 def inertia(client: Client, ask: Any) -> dict[str, Contribution]:
     """Σ d² of all rows, and how many they are."""
     _, squared = _nearest(client, ask)
