@@ -19,6 +19,7 @@ from closed_network import NAMES, ClosedNetwork, learned  # noqa: E402
 from solera.core.payload import encode  # noqa: E402
 from solera.learn.averaging.training.adapters import listed  # noqa: E402
 from solera.learn.closed_evaluation import to_payload  # noqa: E402
+from solera.serve.agent.closed.rehearsal import what_it_tells  # noqa: E402
 from solera.serve.agent.closed.rules import refusal  # noqa: E402
 from solera.serve.agent.policy import OwnerPolicy  # noqa: E402
 from solera.trust.board.engine import NotClosed  # noqa: E402
@@ -51,6 +52,22 @@ def test_an_agent_refuses_a_text_whose_base_is_not_listed(base):
         text = JobText("training", learner, researcher_key=bytes(31) + b"\1")
         reason = refusal(OwnerPolicy.parse(EXACT), text, epoch)
         assert reason is None if said is None else said in reason
+
+
+def test_an_owner_reads_why_a_text_was_not_rehearsed(base):
+    """Rows that are made up of a dictionary end anywhere, those of texts after the last token."""
+    frame = rows()
+    frame.loc[frame.index % 3 == 0, "word 4"] = -1
+    dictionary = replace(so.epochs.draft(frame, target="mood"), bases=(listed(base),))
+    columns = (replace(dictionary.columns[0], bounds=(-1.0, 29.0)), *dictionary.columns[1:])
+    dictionary = replace(dictionary, columns=columns)
+    fed = so.simulate(frame, clients=4, dictionary=dictionary, policy="sums")
+    epoch = replace(fed.configuration.epoch, atoms=fed.atoms)
+    text = JobText("training", so.FedLoRA(base, batch_size=20), researcher_key=bytes(31) + b"\1")
+    told = dict(what_it_tells(OwnerPolicy.parse(EXACT), text, epoch))
+    assert "not counted" in told["tells"]
+    assert "token numbers" in told["tells"]
+    assert "Nothing bounds it" in told["at worst"]
 
 
 @pytest.mark.slow

@@ -25,6 +25,6 @@ class Base:
         where, name = ("bases", self.name), repr(self.name)
         if not self.name.strip() or not self.name.isprintable():
             raise Problem(where, f"base {name} has no name that can be printed")
-        if not (self.digest and self.hidden and self.layers):
+        if not (self.digest and self.layers):
             hint = "the lines of so.nn.list_base(model)"
-            raise Problem(where, f"base {name} needs digest, hidden and layers", hint=hint)
+            raise Problem(where, f"base {name} needs digest and layers", hint=hint)

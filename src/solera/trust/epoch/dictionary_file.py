@@ -142,10 +142,12 @@ def _base(name: str, entry: Any) -> Base:
 
 def _sizes(values: Any, count: int, where: Where) -> list[int]:
     """So many sizes of layers."""
-    if not isinstance(values, list) or [type(value) for value in values] != [int] * count:
-        raise Problem(where, f"{where[-1]} = {values!r} is not {count} whole numbers")
-    if min(values) < 0:
-        raise Problem(where, f"{where[-1]} = {values!r} is below 0")
+    if (
+        not isinstance(values, list)
+        or [type(value) for value in values] != [int] * count
+        or min(values) < 1
+    ):
+        raise Problem(where, f"{where[-1]} = {values!r} is not {count} whole numbers above 0")
     return values
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from solera.core.accounting import accountant_of, delta_of
 from solera.core.component import build
+from solera.core.errors import DataError
 from solera.learn.closed import Price
 from solera.serve.agent.closed.held import text_of_hash
 from solera.serve.agent.closed.price import price_of_text
@@ -49,9 +50,14 @@ def what_it_tells(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> list[tupl
     if text.kind != "training":
         return [("tells", f"sums of {text.kind}, of at least {epoch.min_count} persons each")]
     persons = sum(owner.persons for owner in epoch.owners)
-    numbers = _numbers_told(text, epoch, min(persons, _MOST_ROWS))
-    about = f"about {numbers:,} numbers of {persons:,} persons, {numbers / persons:.2g} for each"
-    tells = ("tells", f"{about} (counted on rows that are made up)")
+    try:
+        numbers = _numbers_told(text, epoch, min(persons, _MOST_ROWS))
+        about = (
+            f"about {numbers:,} numbers of {persons:,} persons, {numbers / persons:.2g} for each"
+        )
+        tells = ("tells", f"{about} (counted on rows that are made up)")
+    except DataError as error:  # texts are no numbers drawn evenly
+        tells = ("tells", f"not counted, as it runs on no rows that are made up: {error.message}")
     price = price_of_text(canonical(text), len(epoch.owners))
     if price is None or policy.privacy is None:
         exact = any(build(learner).needs_exact_training for learner in text.learners)
