@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from network import Network, Program
+from sqlalchemy import create_engine, text
 
 import solera as so
 from solera.core.component import describe_fitted
@@ -156,8 +155,11 @@ class ClosedNetwork(Network):
             folder, board = self.folder / name, self.board(name)
             fetch_agreed(folder, board.connection, self.federation)
             settle_epoch(folder, Identity.load(folder), board, atoms)
-        with closing(sqlite3.connect(self.folder / "coordinator" / "coordinator.sqlite")) as db, db:
-            db.execute("DELETE FROM closed_jobs")  # nobody has to look for them
+        own = f"sqlite:///{self.folder}/coordinator/coordinator.sqlite"
+        engine = create_engine(self.options.get("database", own))
+        with engine.begin() as db:
+            db.execute(text("DELETE FROM closed_jobs"))  # nobody has to look for them
+        engine.dispose()
         return replace(self.epoch, atoms=atoms)
 
     def settled(self) -> Epoch:
