@@ -180,5 +180,3 @@ def test_forgetting_a_client_begins_with_what_others_kept_then():
     model.forget(1, fed, progress=False)
     assert encode(model.get_state()) == encode(never.get_state())
     assert judged(model, fed.without(1)) == judged(never, fed.without(1))
-
-
