@@ -176,7 +176,11 @@ def test_policy_check_of_exact_jobs_names_what_nothing_bounds(network):
     assert "refused" in checked(network, "north", str(job))
     exact = POLICY.replace('"sums"', '"sums"\nexact_training = true')
     (network.folder / "north.toml").write_text(exact)
-    assert "Nothing bounds it" in checked(network, "north", str(job))
+    said = checked(network, "north", str(job))
+    numbers = int(re.search(r"about ([\d,]+) numbers of 400 persons", said)[1].replace(",", ""))
+    most = min(numbers, 400)
+    assert f"the targets of up to {most} of 400 persons" in " ".join(said.split())
+    assert "20 boosted trees" in said
     job.write_text(
         JOB.replace("dp =", "# dp =").replace("FedLinear", "FedHEONN").replace("rounds", "# r")
     )

@@ -29,8 +29,8 @@ from solera.trust.noise import worth
 _MOST_ROWS = 4000
 _KEY = bytes(31) + b"\1"
 _ONCE = (
-    "a model that is solved at once: labels of Cleveland followed from one with a parameter for "
-    "every three persons, for whoever knows all columns; in a closed job it is one for six"
+    "A model that is solved at once: labels of Cleveland followed from one with a parameter for "
+    "every three persons, for whoever knows all columns; in a closed job it is one for six."
 )
 
 
@@ -50,18 +50,24 @@ def what_it_tells(policy: OwnerPolicy, text: JobText, epoch: Epoch) -> list[tupl
     if text.kind != "training":
         return [("tells", f"sums of {text.kind}, of at least {epoch.min_count} persons each")]
     persons = sum(owner.persons for owner in epoch.owners)
+    most = persons
     try:
         numbers = _numbers_told(text, epoch, min(persons, _MOST_ROWS))
         about = (
             f"about {numbers:,} numbers of {persons:,} persons, {numbers / persons:.2g} for each"
         )
         tells = ("tells", f"{about} (counted on rows that are made up)")
+        most = min(numbers, persons)
     except DataError as error:  # texts are no numbers drawn evenly
         tells = ("tells", f"not counted, as it runs on no rows that are made up: {error.message}")
     price = price_of_text(canonical(text), len(epoch.owners))
     if price is None or policy.privacy is None:
         exact = any(build(learner).needs_exact_training for learner in text.learners)
-        return [tells, ("at worst", f"{MANY_SUMS} Nothing bounds it." if exact else _ONCE)]
+        fixed = (
+            f"whoever knows all columns can work out the targets of up to {most:,} of "
+            f"{persons:,} persons. {MANY_SUMS if exact else _ONCE}"
+        )
+        return [tells, ("at worst", fixed)]
     budget, delta = policy.privacy.epsilon, policy.privacy.delta
     guess = (
         "whoever knows all columns, and all rows but one, tells whether that person is there in at "
