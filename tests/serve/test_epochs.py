@@ -447,7 +447,8 @@ def test_who_leaves_takes_what_is_not_signed_yet(signed, fresh):
     held = run("leave", "--folder", "west").stdout
     assert "epoch_parts" in held
     assert "epochs/" in held
-    settled = current_epoch(Path("north")).epoch
+    with connection("north") as to:
+        settled = fetch_epoch(Path("north"), to, "heart").epoch
     run("leave", "--folder", "west", "--delete")
     assert "west" not in state().agreement().parts
     assert not Path("west/epochs").exists()
