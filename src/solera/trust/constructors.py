@@ -23,7 +23,8 @@ def count_by(
     """How many rows are in each cell.
 
     In a closed job counts are exact where every cell has enough persons; otherwise each carries
-    noise of deviation 1, always the same for the same persons.
+    noise of deviation 1, always the same for the same persons. Cells by marks may overlap, and are
+    refused there.
 
     Parameters
     ----------

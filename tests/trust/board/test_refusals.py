@@ -214,6 +214,16 @@ def histogram(client: Any, ask: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@task("board_test.marked")
+def marked(client: Any, ask: Any) -> dict[str, Any]:
+    """Of two cells the one has a person more than the other."""
+    x = client.data.X[:, 0]
+    marks = np.column_stack([x < x.max(), x <= x.max()])
+    if ask["joint"]:
+        return {"sums": so.sum_by([marks], [client.data.X], [2])}
+    return {"counts": so.count_by(marks)}
+
+
 @task("board_test.products")
 def products(client: Any, ask: Any) -> dict[str, Any]:
     wide = np.tile(client.data.X, (1, ask["times"]))
@@ -249,6 +259,12 @@ class Asks(Learner):
 @pytest.mark.parametrize(
     ("learner", "why", "line"),
     [
+        (
+            Asks("board_test.marked", {"joint": False}),
+            "cells by marks, which may overlap",
+            "astype",
+        ),
+        (Asks("board_test.marked", {"joint": True}), "marks, which may overlap", "astype"),
         (Asks("board_test.products", {"times": 9}), "45 parameters of one output", "FedSelect"),
         (Asks("board_test.some_rows"), "numbers of some rows only", "rows="),
         (Asks("board_test.step"), "a model that takes many rounds", "exact_training = true"),

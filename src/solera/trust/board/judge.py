@@ -17,6 +17,7 @@ from solera.core.clients import Client, Part
 from solera.core.errors import PolicyRefusal
 from solera.core.task import Task
 from solera.trust.board.supports import is_of_some_rows, support_of
+from solera.trust.cells import Marks
 from solera.trust.contributions import (
     Contribution,
     Counts,
@@ -123,7 +124,18 @@ def _check_form(task: Task, entry: str, leaf: Contribution, payload: Any, policy
         _refuse(task, f"{_named(entry)} numbers of some rows only, which {NEXT}", "leave rows= out")
     elif isinstance(leaf, Update) and leaf.solves is None:
         _check_update(task, entry, payload, policy)
-    elif not isinstance(leaf, Fact | Gram | Update | Counts | Sums | Joint):
+    elif isinstance(leaf, Joint):
+        for one in leaf.sums:
+            _check_form(task, entry, one, payload, policy)
+    elif isinstance(leaf, Counts | Sums) and isinstance(leaf.cells, Marks):
+        if not isinstance(leaf, Supports):
+            _refuse(
+                task,
+                f"{_named(entry)} cells by marks, which may overlap: two that differ by one person "
+                "would tell that person",
+                "numbers of cells, each row in one: so.count_by(marks.astype(int), 2)",
+            )
+    elif not isinstance(leaf, Fact | Gram | Update | Counts | Sums):
         _refuse_bare(task, entry)
 
 
